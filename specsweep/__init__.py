@@ -1,0 +1,1 @@
+"""specsweep: the contract that the Ansible half and the analysis half share."""
