@@ -49,11 +49,11 @@ AttestationVerdict = Literal["applied", "adjusted", "not_applied", "wrong_proces
 Origin = Literal["measured", "replay", "imported"]
 
 
-class Struct(msgspec.Struct, kw_only=True, omit_defaults=False):
+class Struct(msgspec.Struct):
     """Base of all records; unknown fields are ignored, missing ones take their default."""
 
 
-class Line(Struct):
+class Line(Struct, kw_only=True):
     """One line of evidence."""
 
     source: str
@@ -63,7 +63,7 @@ class Line(Struct):
     text: str
 
 
-class Failure(Struct):
+class Failure(Struct, kw_only=True):
     """Why a configuration or cell is not `ok`; the classifier's verdict (ids: docs/failures.md)."""
 
     klass: str
@@ -81,7 +81,7 @@ class Failure(Struct):
     notes: list[dict[str, Any]] = []
 
 
-class Quantiles(Struct):
+class Quantiles(Struct, kw_only=True):
     """Of one value over the completed requests of a cell; p99 is None below 100 requests."""
 
     n: int = 0
@@ -93,7 +93,7 @@ class Quantiles(Struct):
     max: float | None = None
 
 
-class Acceptance(Struct):
+class Acceptance(Struct, kw_only=True):
     """Acceptance inside one cell."""
 
     estimator: str
@@ -117,7 +117,7 @@ class Acceptance(Struct):
     """the same AL from the difference of the server's counters, as a cross-check"""
 
 
-class Category(Struct):
+class Category(Struct, kw_only=True):
     """One prompt category of a cell."""
 
     requests: int = 0
@@ -128,7 +128,7 @@ class Category(Struct):
     """median over requests"""
 
 
-class Client(Struct):
+class Client(Struct, kw_only=True):
     """What the load client says of itself."""
 
     name: str = "specsweep"
@@ -140,7 +140,7 @@ class Client(Struct):
     overloaded: bool = False
 
 
-class Telemetry(Struct):
+class Telemetry(Struct, kw_only=True):
     """1 Hz samples of one GPU inside the measured window (None: no nvidia-smi on the host)."""
 
     gpu: str
@@ -160,7 +160,7 @@ class Telemetry(Struct):
     foreign_processes: list[str] = []
 
 
-class Cell(Struct):
+class Cell(Struct, kw_only=True):
     """Configuration x load point x repeat on one host."""
 
     schema: int = SCHEMA
@@ -245,7 +245,7 @@ class Cell(Struct):
     """path relative to the folder of this record's configuration"""
 
 
-class Phase(Struct):
+class Phase(Struct, kw_only=True):
     """One stretch of the sweep's time line."""
 
     name: str
@@ -255,7 +255,7 @@ class Phase(Struct):
     detail: str = ""
 
 
-class Witness(Struct):
+class Witness(Struct, kw_only=True):
     """One thing that was compared to prove that the configuration took effect."""
 
     name: str
@@ -264,7 +264,7 @@ class Witness(Struct):
     detail: str = ""
 
 
-class Difference(Struct):
+class Difference(Struct, kw_only=True):
     """A setting that the engine runs with another value than was asked."""
 
     name: str
@@ -273,7 +273,7 @@ class Difference(Struct):
     witness: str
 
 
-class Attestation(Struct):
+class Attestation(Struct, kw_only=True):
     """Did the configuration take effect?"""
 
     verdict: AttestationVerdict = "unknown"
@@ -281,7 +281,7 @@ class Attestation(Struct):
     differences: list[Difference] = []
 
 
-class ReadyEvent(Struct):
+class ReadyEvent(Struct, kw_only=True):
     """One change on the readiness time line; `at_s` counts from the restart."""
 
     at_s: float
@@ -290,7 +290,7 @@ class ReadyEvent(Struct):
     detail: str = ""
 
 
-class Service(Struct):
+class Service(Struct, kw_only=True):
     """The engine's process as the supervisor saw it."""
 
     supervisor: Literal["systemd", "systemd-user", "supervisor", "none"] = "none"
@@ -305,7 +305,7 @@ class Service(Struct):
     """at the end: Result, ExecMainStatus, NRestarts, ..."""
 
 
-class Configuration(Struct):
+class Configuration(Struct, kw_only=True):
     """One restart of the engine: a configuration, one repeat, one host."""
 
     schema: int = SCHEMA
@@ -349,7 +349,7 @@ class Configuration(Struct):
     """paths of the cell records, relative to this file"""
 
 
-class Host(Struct):
+class Host(Struct, kw_only=True):
     """One host of a sweep, as its preflight found it."""
 
     schema: int = SCHEMA
@@ -374,7 +374,7 @@ class Host(Struct):
     facts: dict[str, Any] = {}
 
 
-class Sweep(Struct):
+class Sweep(Struct, kw_only=True):
     """One run of the plan."""
 
     schema: int = SCHEMA
@@ -391,7 +391,7 @@ class Sweep(Struct):
     finished_unix_s: float | None = None
 
 
-class Request(Struct):
+class Request(Struct, kw_only=True):
     """One request of the load client; times from its own monotonic clock, in ms from `sent_s`."""
 
     id: str
