@@ -1,0 +1,346 @@
+"""Load results: a results folder, one sweep of it, or the files of another tool, as tidy frames."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pandas as pd
+
+from analysis import frames
+from analysis.lines import bounded_lines
+from specsweep import record
+
+
+class InputError(ValueError):
+    """Input that cannot be used; the message is one clear line."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """One failure and where it hit.  `concurrency` is None when the restart itself failed."""
+
+    failure: record.Failure
+    sweep_id: str
+    host: str
+    configuration_id: str
+    label: str
+    budget: int
+    repeat: int
+    concurrency: int | None
+    reason: str
+    folder: Path | None
+    """folder of the restart's record, where its evidence lies; None for imported results"""
+
+
+@dataclass
+class Results:
+    """Everything measured, as tidy frames (columns: the docstrings of analysis.frames).
+
+    `cells`, `categories`, `positions`, `requests` (read when first used), `configurations`, `phases`,
+    `ready`, `differences` are DataFrames; `failures`, `hosts`, `sweeps` hold records.  `problems` are
+    one-line strings: what could not be read or should not be believed.
+    """
+
+    path: Path
+    cell_records: list[record.Cell] = field(repr=False)
+    configuration_records: list[record.Configuration] = field(default_factory=list, repr=False)
+    hosts: list[record.Host] = field(default_factory=list)
+    sweeps: list[record.Sweep] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    folders: dict[tuple[str, str, str, int, str | None], Path] = field(default_factory=dict, repr=False)
+    """folder of each restart, by `restart_key`"""
+    imported_requests: list[tuple[record.Cell, list[record.Request]]] = field(
+        default_factory=list, repr=False
+    )
+
+    @cached_property
+    def cells(self) -> pd.DataFrame:
+        return frames.cells_frame(self.cell_records)
+
+    @cached_property
+    def categories(self) -> pd.DataFrame:
+        return frames.categories_frame(self.cell_records)
+
+    @cached_property
+    def positions(self) -> pd.DataFrame:
+        return frames.positions_frame(self.cell_records)
+
+    @cached_property
+    def configurations(self) -> pd.DataFrame:
+        return frames.configurations_frame(self.configuration_records)
+
+    @cached_property
+    def phases(self) -> pd.DataFrame:
+        return frames.phases_frame(self.configuration_records)
+
+    @cached_property
+    def ready(self) -> pd.DataFrame:
+        return frames.ready_frame(self.configuration_records)
+
+    @cached_property
+    def differences(self) -> pd.DataFrame:
+        return frames.differences_frame(self.configuration_records)
+
+    @cached_property
+    def requests(self) -> pd.DataFrame:
+        """One row per request, read from the cells' request files; broken lines go to `problems`."""
+        batches: list[tuple[record.Cell, Sequence[record.Request]]] = list(self.imported_requests)
+        for cell in self.cell_records:
+            folder = self.folders.get(restart_key(cell))
+            if cell.requests_file and folder:
+                path = folder / cell.requests_file
+                batches.append((cell, list(_requests_of(path, self.problems))))
+        return frames.requests_frame(batches)
+
+    @cached_property
+    def failures(self) -> list[Failed]:
+        """One per failed restart and one per failed cell of a restart that did come up."""
+        found = [
+            self._failed(item, None)
+            for item in self.configuration_records
+            if item.failure is not None and item.status != "ok"
+        ]
+        down = {(one.sweep_id, one.host, one.configuration_id, one.repeat) for one in found}
+        for cell in self.cell_records:
+            key = (cell.sweep_id, cell.host, cell.configuration_id, cell.repeat)
+            if cell.failure is not None and key not in down:
+                found.append(self._failed(cell, cell.concurrency))
+        return found
+
+    def _failed(self, item: record.Cell | record.Configuration, concurrency: int | None) -> Failed:
+        return Failed(
+            failure=item.failure or record.Failure(klass="unknown"),
+            sweep_id=item.sweep_id,
+            host=item.host,
+            configuration_id=item.configuration_id,
+            label=item.label,
+            budget=item.budget,
+            repeat=item.repeat,
+            concurrency=concurrency,
+            reason=item.reason,
+            folder=self.folders.get(restart_key(item)),
+        )
+
+
+def restart_key(item: record.Cell | record.Configuration) -> tuple[str, str, str, int, str | None]:
+    """What identifies one restart."""
+    return item.sweep_id, item.host, item.configuration_id, item.repeat, item.anchor
+
+
+def load(path: str | os.PathLike[str], sweep: str | None = None) -> Results:
+    """Load results.
+
+    path: a results folder (of sweep folders), one sweep folder, or a file or folder of another tool.
+    sweep: which sweep of a results folder: its id, "all", or None for the newest.
+    Raises InputError with one clear line when there is nothing usable.
+    """
+    place = Path(path)
+    if not place.exists():
+        raise InputError(f"{place}: no such file or folder; expected a results folder or a result file")
+    if place.is_file():
+        return _foreign(place)
+    if _is_sweep(place):
+        if sweep not in (None, "all", place.name):
+            raise InputError(f"{place}: this is sweep {place.name}, not {sweep}; give its parent folder")
+        return _own(place, [place])
+    folders = [entry for entry in sorted(place.iterdir()) if entry.is_dir() and _is_sweep(entry)]
+    if not folders:
+        return _foreign(place)
+    return _own(place, _chosen(place, folders, sweep))
+
+
+def _foreign(place: Path) -> Results:
+    from analysis.importers import import_path
+
+    imported = import_path(place)
+    return Results(
+        path=place,
+        cell_records=list(imported.cells),
+        problems=imported.problems,
+        imported_requests=imported.requests,
+    )
+
+
+def _is_sweep(folder: Path) -> bool:
+    if (folder / "sweep.json").is_file():
+        return True
+    # A sweep that was cut off before its first record was complete still has its restarts.
+    return next(folder.glob("*/*/*/configuration.json"), None) is not None
+
+
+def _chosen(place: Path, folders: list[Path], sweep: str | None) -> list[Path]:
+    if sweep == "all":
+        return folders
+    if sweep is not None:
+        named = [folder for folder in folders if folder.name == sweep]
+        if not named:
+            names = ", ".join(folder.name for folder in folders)
+            raise InputError(f"{place}: no sweep {sweep}; there are: {names}")
+        return named
+    return [max(folders, key=lambda folder: (_created(folder), folder.name))]
+
+
+def _created(folder: Path) -> float:
+    try:
+        return record.read(folder / "sweep.json", record.Sweep).created_unix_s
+    except record.RecordError:
+        return folder.stat().st_mtime
+
+
+def _own(place: Path, folders: list[Path]) -> Results:
+    results = Results(path=place, cell_records=[])
+    for folder in folders:
+        _read_sweep(folder, results)
+    results.cell_records = _without_duplicates(results.cell_records, results.problems)
+    pending = Counter((cell.sweep_id, cell.host) for cell in results.cell_records if cell.status == "pending")
+    for (sweep_id, host), count in sorted(pending.items()):
+        results.problems.append(
+            f"{sweep_id}: {count} cells on {host} are still pending: the sweep did not end"
+        )
+    for cell in results.cell_records:
+        sanitise(cell, results.problems)
+    return results
+
+
+def _folders(folder: Path) -> list[Path]:
+    with os.scandir(folder) as entries:
+        return sorted(Path(entry.path) for entry in entries if entry.is_dir())
+
+
+def _read_sweep(folder: Path, results: Results) -> None:
+    try:
+        results.sweeps.append(record.read(folder / "sweep.json", record.Sweep))
+    except record.RecordError as error:
+        results.problems.append(str(error))
+    for host in _folders(folder):
+        if (host / "host.json").is_file():
+            try:
+                results.hosts.append(record.read(host / "host.json", record.Host))
+            except record.RecordError as error:
+                results.problems.append(str(error))
+        for configuration in _folders(host):
+            for restart in _folders(configuration):
+                _read_restart(restart, results)
+
+
+def _read_restart(folder: Path, results: Results) -> None:
+    item: record.Configuration | None = None
+    try:
+        item = record.read(folder / "configuration.json", record.Configuration)
+        results.configuration_records.append(item)
+        results.folders[restart_key(item)] = folder
+    except record.RecordError as error:
+        results.problems.append(str(error))
+    paths = {path.name: path for path in (folder / "cells").glob("*.json") if not path.name.startswith(".")}
+    listed = [Path(name).name for name in item.cells] if item else []
+    for name in listed:
+        if name not in paths:
+            results.problems.append(f"{folder / 'cells' / name}: listed by its configuration but missing")
+    for name in sorted(paths):
+        try:
+            cell = record.read(paths[name], record.Cell)
+        except record.RecordError as error:
+            results.problems.append(str(error))
+            continue
+        results.cell_records.append(cell)
+        results.folders.setdefault(restart_key(cell), folder)
+
+
+def _without_duplicates(cells: list[record.Cell], problems: list[str]) -> list[record.Cell]:
+    """Keep one record a cell: a final one before a pending one, then the later window."""
+    kept: dict[tuple[object, ...], record.Cell] = {}
+    for cell in cells:
+        key = (*restart_key(cell), cell.cell_id)
+        other = kept.get(key)
+        if other is None:
+            kept[key] = cell
+            continue
+        problems.append(
+            f"{cell.sweep_id}: cell {cell.cell_id} ({cell.label} c{cell.concurrency} repeat {cell.repeat} on "
+            f"{cell.host}) is there twice: the later one is used"
+        )
+        if _rank(cell) >= _rank(other):
+            kept[key] = cell
+    return list(kept.values())
+
+
+def _rank(cell: record.Cell) -> tuple[bool, float]:
+    return cell.status != "pending", cell.window_start_unix_s or 0.0
+
+
+#: Fields that cannot be zero or less in a cell that was measured.
+_POSITIVE = ("window_s", "system_tok_s", "per_user_tok_s", "running_mean", "step_time_ms")
+
+
+def sanitise(cell: record.Cell, problems: list[str]) -> None:
+    """Drop numbers that cannot be (negative times, infinite rates, AL below 1), saying so in `problems`."""
+
+    def drop(name: str, value: float) -> None:
+        problems.append(
+            f"{cell.sweep_id}: {cell.label} c{cell.concurrency} repeat {cell.repeat} on {cell.host}: "
+            f"{name} is {value:g}, which cannot be: left out"
+        )
+
+    for name in _POSITIVE:
+        value = getattr(cell, name)
+        if value is not None and not (value > 0 and math.isfinite(value)):
+            drop(name, value)
+            setattr(cell, name, None)
+    for name in ("ttft_ms", "tpot_ms", "e2e_ms"):
+        quantiles = getattr(cell, name)
+        if quantiles is None:
+            continue
+        for part in ("mean", "median", "p90", "p99", "min", "max"):
+            value = getattr(quantiles, part)
+            if value is not None and not (value >= 0 and math.isfinite(value)):
+                drop(f"{name} {part}", value)
+                setattr(quantiles, part, None)
+    if cell.acceptance is not None:
+        for name in ("al_token_weighted", "al_request_weighted", "counters_al"):
+            value = getattr(cell.acceptance, name)
+            # 0.999: a counter that is read a moment late may miss a token.
+            if value is not None and not (value >= 0.999 and math.isfinite(value)):
+                drop(name, value)
+                setattr(cell.acceptance, name, None)
+
+
+_REQUEST = msgspec.json.Decoder(record.Request)
+
+
+def _requests_of(path: Path, problems: list[str]) -> Iterator[record.Request]:
+    """Requests of one file; a broken line or a cut-off file is a problem, the rest is used."""
+    try:
+        with gzip.open(path, "rb") as stream:
+            for number, line in bounded_lines(stream):  # type: ignore[arg-type]
+                if line is None:
+                    problems.append(f"{path}:{number}: line too long for a request record: skipped")
+                    continue
+                try:
+                    request = _REQUEST.decode(line)
+                except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                    problems.append(f"{path}:{number}: not a request record: {error}")
+                    continue
+                for name in ("ttft_ms", "e2e_ms", "tpot_ms"):
+                    value = getattr(request, name)
+                    if value is not None and value < 0:
+                        problems.append(f"{path}:{number}: {name} is {value:g}, which cannot be: left out")
+                        setattr(request, name, None)
+                yield request
+    except (OSError, EOFError, zlib.error) as error:
+        problems.append(f"{path}: cut off or unreadable: {error}")
+
+
+def measured(cells: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `cells` that carry numbers to compare: status ok, not a rehearsal, a throughput."""
+    usable = (cells["status"] == "ok") & (cells["origin"] != "replay") & np.isfinite(cells["system_tok_s"])
+    return cells.loc[usable]
