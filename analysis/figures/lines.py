@@ -1,0 +1,233 @@
+"""Lines against the budget: throughput, acceptance length, step time, per-category speed-up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from analysis.figures import panels, style
+
+
+def _positions(values: list[int]) -> dict[int, int]:
+    """Equal steps whatever the values: budgets 0, 4, 16, 64 all stay readable."""
+    return {value: index for index, value in enumerate(values)}
+
+
+def _restarts_note(n: pd.Series[int]) -> str:
+    """What the points and bars are, in one line."""
+    most, least = int(n.max()), int(n.min())
+    if most == 1:
+        return "one restart a configuration: no verdict"
+    count = f"{least}" if least == most else f"{least} to {most}"
+    return f"median of {count} restarts; bars: lowest to highest restart"
+
+
+def _note(ax: Axes, cells: pd.DataFrame, label: str, note: str) -> None:
+    lines = [label, note]
+    if panels.replayed(cells):
+        lines.append("replay: a rehearsal, not a measurement")
+    ax.set_xlabel("\n".join(line for line in lines if line))
+
+
+def _failed_ticks(cells: pd.DataFrame, column: str, values: list[int]) -> list[str]:
+    """Tick labels; a second line names the concurrencies without a number."""
+    labels = []
+    for value in values:
+        rows = cells[panels.blank(cells, column).eq(value)]
+        label = "0\nbaseline" if column == "budget" and value == 0 else str(value)
+        for status in ("failed", "not_applied", "invalid"):
+            bad = rows[rows["status"].eq(status)]
+            if bad.empty:
+                continue
+            which = sorted(set(bad["concurrency"].dropna().astype(int)))
+            word = status.replace("_", " ")
+            everything = len(bad) == len(rows)
+            labels_of = " ".join(f"c{c}" for c in which[:3]) + (" …" if len(which) > 3 else "")
+            label += f"\n✕ {word}" if everything else f"\n✕ {word} {labels_of}"
+        labels.append(label)
+    return labels
+
+
+def _draw(
+    ax: Axes,
+    rows: pd.DataFrame,
+    by: str,
+    names: Callable[[object], str],
+    positions: dict[int, int],
+    x: str,
+) -> None:
+    """One line a value of `by`; `rows` has the columns of `panels.over_restarts`."""
+    groups = panels.groups(rows, by)
+    shift = 0.05 if len(groups) > 1 and (rows["n"] > 1).any() else 0.0
+    for index, (value, line) in enumerate(groups):
+        how = style.series(index)
+        line = line.sort_values(x)
+        where = [positions[int(v)] + shift * (index - (len(groups) - 1) / 2) for v in line[x]]
+        spread = (
+            [line["median"] - line["low"], line["high"] - line["median"]] if (line["n"] > 1).any() else None
+        )
+        ax.errorbar(
+            where,
+            line["median"],
+            yerr=spread,
+            color=how.color,
+            marker=how.marker,
+            linestyle=how.line,
+            capsize=3,
+            elinewidth=1.1,
+            label=names(value),
+            markeredgecolor=how.color,
+        )
+
+
+def _finish(ax: Axes, cells: pd.DataFrame, column: str, positions: dict[int, int]) -> None:
+    ax.set_xticks(list(positions.values()), _failed_ticks(cells, column, list(positions)))
+    ax.set_xlim(-0.4, max(len(positions) - 0.6, 0.4))
+    ax.grid(False, axis="x")
+
+
+@style.styled
+def throughput(cells: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """System output tokens per second against the budget, one line a concurrency.
+
+    `cells`: one panel of `Results.cells`.  The faint level lines are the baseline of each concurrency.
+    """
+    ax = ax or style.new_axes()
+    rows = panels.over_restarts(panels.in_blocks(cells), ["concurrency", "budget"], "system_tok_s")
+    positions = _positions(panels.budgets(cells))
+    _draw(ax, rows, "concurrency", lambda c: f"{c:.0f}", positions, "budget")
+    for index, (_, line) in enumerate(panels.groups(rows, "concurrency")):
+        base = line[line["budget"].eq(0)]
+        if len(base):
+            ax.axhline(
+                base["median"].iloc[0], color=style.series(index).color, linewidth=0.9, alpha=0.45, zorder=1
+            )
+    log = style.wide_range(rows["median"].tolist())
+    style.plain(ax, "y", log)
+    if not log:
+        ax.set_ylim(bottom=0)
+    _finish(ax, cells, "budget", positions)
+    ax.set_ylabel("system throughput (output tokens/s)")
+    _note(ax, cells, "budget (the engine's own knob)", _restarts_note(rows["n"]))
+    style.legend_beside(ax, "concurrency")
+    return ax
+
+
+@style.styled
+def acceptance_length(cells: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Acceptance length (token-weighted) against the budget, one line a concurrency."""
+    ax = ax or style.new_axes()
+    rows = panels.over_restarts(panels.in_blocks(cells), ["concurrency", "budget"], "al")
+    positions = _positions(panels.budgets(cells))
+    _draw(ax, rows, "concurrency", lambda c: f"{c:.0f}", positions, "budget")
+    ax.axhline(1.0, color=style.MUTED, linewidth=0.9, linestyle=(0, (4, 2)), zorder=1)
+    style.plain(ax, "y", False)
+    ax.set_ylim(bottom=min(0.9, rows["median"].min() * 0.95))
+    _finish(ax, cells, "budget", positions)
+    ax.set_ylabel("acceptance length (tokens/step)")
+    _note(ax, cells, "budget (the engine's own knob)", _restarts_note(rows["n"]))
+    style.legend_beside(ax, "concurrency")
+    return ax
+
+
+@style.styled
+def step_time(cells: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Time of one decode step against the verify width, one line a concurrency."""
+    ax = ax or style.new_axes()
+    rows = panels.over_restarts(panels.in_blocks(cells), ["concurrency", "verify_width"], "step_time_ms")
+    positions = _positions(panels.budgets(cells, "verify_width"))
+    _draw(ax, rows, "concurrency", lambda c: f"{c:.0f}", positions, "verify_width")
+    log = style.wide_range(rows["median"].tolist())
+    style.plain(ax, "y", log)
+    if not log:
+        ax.set_ylim(bottom=0)
+    _finish(ax, cells, "verify_width", positions)
+    ax.set_ylabel("step time (ms)")
+    label = "verify width (tokens the target checks per sequence and step; 1 = baseline)"
+    _note(ax, cells, label, _restarts_note(rows["n"]))
+    style.legend_beside(ax, "concurrency")
+    return ax
+
+
+@style.styled
+def category_speedup(categories: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Per-user tok/s relative to the baseline against the budget, one line a prompt category.
+
+    `categories`: rows of `Results.categories` for one concurrency.
+    """
+    ax = ax or style.new_axes()
+    rows = panels.speedups(categories, "per_user_tok_s", ("category",))
+    rows = rows.assign(median=rows["ratio"], low=rows["ratio"], high=rows["ratio"])
+    positions = _positions(panels.budgets(categories))
+    origin = rows[["category"]].drop_duplicates().assign(budget=0, median=1.0, low=1.0, high=1.0, n=1)
+    line_rows = pd.concat([origin, rows]) if 0 in positions else rows
+    _draw(ax, line_rows.assign(n=1), "category", str, positions, "budget")
+    ax.axhline(1.0, color=style.INK, linewidth=1.0, zorder=1)
+    log = style.wide_range(rows["ratio"].tolist(), 6.0)
+    style.plain(ax, "y", log)
+    low, high = ax.get_ylim()
+    ax.set_ylim(low if log else min(low, 0.9), max(high, 1.1))
+    low, high = ax.get_ylim()
+    ax.axhspan(low, 1.0, color=style.GRID, alpha=0.35, linewidth=0, zorder=0)
+    ax.set_ylim(low, high)
+    _finish(ax, categories, "budget", positions)
+    ax.set_ylabel("per-user tok/s ÷ baseline")
+    requests = panels.measured(categories)["requests"]
+    note = f"shaded: slower than the baseline; {_span(requests)} requests a category and cell\n"
+    note += _restarts_note(rows["n"])
+    _note(ax, categories, "budget (the engine's own knob)", note)
+    style.legend_beside(ax, "category")
+    return ax
+
+
+@style.styled
+def category_acceptance(categories: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Acceptance length against the budget, one line a prompt category (rows of `Results.categories`)."""
+    ax = ax or style.new_axes()
+    rows = panels.over_restarts(categories, ["category", "budget"], "al")
+    positions = _positions(panels.budgets(categories))
+    _draw(ax, rows, "category", str, positions, "budget")
+    ax.axhline(1.0, color=style.MUTED, linewidth=0.9, linestyle=(0, (4, 2)), zorder=1)
+    style.plain(ax, "y", False)
+    ax.set_ylim(bottom=min(0.9, rows["median"].min() * 0.95))
+    _finish(ax, categories, "budget", positions)
+    ax.set_ylabel("acceptance length (tokens/step)")
+    _note(ax, categories, "budget (the engine's own knob)", _restarts_note(rows["n"]))
+    style.legend_beside(ax, "category")
+    return ax
+
+
+def _span(values: pd.Series[int]) -> str:
+    low, high = int(values.min()), int(values.max())
+    return f"{low}" if low == high else f"{low} to {high}"
+
+
+@style.styled
+def acceptance_by_position(positions: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Share of drafts accepted at each draft position, one line a budget.
+
+    `positions`: rows of `Results.positions` with `budget`, for one concurrency.
+    """
+    ax = ax or style.new_axes()
+    rows = positions.dropna(subset=["rate"]).groupby(["budget", "position"])["rate"].median().reset_index()
+    for index, (budget, line) in enumerate(panels.groups(rows, "budget")):
+        how = style.series(index)
+        ax.plot(
+            line["position"] + 1,
+            line["rate"] * 100,
+            color=how.color,
+            marker=how.marker,
+            linestyle=how.line,
+            label=f"{budget:.0f}",
+            markersize=4.5,
+        )
+    style.plain(ax, "y", False)
+    style.plain(ax, "x", False)
+    ax.set_ylim(0, 102)
+    ax.set_xlim(left=0.5)
+    ax.set_ylabel("drafts accepted up to here (%)")
+    _note(ax, positions, "draft position", "")
+    style.legend_beside(ax, "budget")
+    return ax

@@ -1,0 +1,168 @@
+"""Maps over budget and concurrency: speed-up, and what failed where."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import matplotlib as mpl
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.colors import TwoSlopeNorm
+from matplotlib.patches import Patch, Rectangle
+
+from analysis.figures import panels, style
+
+
+def _grid(ax: Axes, columns: list[int], rows: list[int]) -> None:
+    """Frame of a map: budget to the right, concurrency upwards."""
+    ax.set_xticks(range(len(columns)), ["0\nbaseline" if value == 0 else str(value) for value in columns])
+    ax.set_yticks(range(len(rows)), [str(value) for value in rows])
+    ax.set_xlim(-0.5, len(columns) - 0.5)
+    ax.set_ylim(-0.5, len(rows) - 0.5)
+    ax.grid(False)
+    ax.tick_params(length=0)
+    ax.spines[["left", "bottom"]].set_visible(False)
+    ax.set_xlabel("budget (the engine's own knob)")
+    ax.set_ylabel("concurrency")
+
+
+def _tile(
+    ax: Axes, x: int, y: int, color: str, text: str, hatch: str = "", ink: str = "#000000", size: float = 8.0
+) -> None:
+    ax.add_patch(
+        Rectangle(
+            (x - 0.48, y - 0.47), 0.96, 0.94, facecolor=color, edgecolor="#9aa0a8", linewidth=0.5, hatch=hatch
+        )
+    )
+    # A patch of plain fill keeps the hatch from running through the words.
+    behind = {"facecolor": color, "edgecolor": "none", "pad": 1.2} if hatch else None
+    ax.text(x, y, text, ha="center", va="center", fontsize=size, color=ink, linespacing=1.15, bbox=behind)
+
+
+def _contrast(color: Any) -> str:
+    """Black or white, whichever reads on this colour."""
+    red, green, blue = mpl.colors.to_rgb(color)
+    return "#000000" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "#ffffff"
+
+
+@style.styled
+def speedup_map(cells: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """System tok/s relative to the baseline at the same concurrency, number in every tile.
+
+    Orange-brown is slower, blue-purple faster; tiles without a measured pair stay empty.
+    """
+    rows = panels.speedups(panels.in_blocks(cells))
+    columns = [budget for budget in panels.budgets(cells) if budget != 0]
+    levels = panels.concurrencies(cells)
+    ax = ax or style.new_axes(max(4.8, 1.0 * len(columns) + 1.6), max(2.2, 0.5 * len(levels) + 1.2))
+    spread = max(1.05, float((rows["ratio"].map(lambda ratio: max(ratio, 1 / ratio))).max()))
+    norm = TwoSlopeNorm(1.0, 1 / spread, spread)
+    colors = mpl.colormaps["PuOr"]
+    for row in panels.rows(rows):
+        color = mpl.colors.to_hex(colors(float(norm(row["ratio"]))))
+        restarts = f"\nn={row['n']}" if rows["n"].max() > 1 else ""
+        where = columns.index(int(row["budget"])), levels.index(int(row["concurrency"]))
+        _tile(ax, *where, color, f"{style.number(row['ratio'])}×{restarts}", ink=_contrast(color))
+    _grid(ax, columns, levels)
+    note = "one restart a configuration: no verdict" if rows["n"].max() == 1 else "medians over n restarts"
+    label = f"budget (the engine's own knob)\nnumber: system tok/s ÷ baseline; {note}"
+    if panels.replayed(cells):
+        label += "\nreplay: a rehearsal, not a measurement"
+    ax.set_xlabel(label)
+    return ax
+
+
+#: Pale fills that take black text in light, dark and print; hatches tell them apart in greyscale.
+STATUS_FILL = {
+    "ok": ("#d5e8f5", ""),
+    "invalid": ("#cfd2d6", "///"),
+    "not_applied": ("#e3d3ec", "\\\\\\"),
+    "skipped": ("#f3f4f6", ""),
+    "pending": ("#ffffff", "..."),
+}
+CLASS_FILLS = (
+    ("#f4b183", "xx"),
+    ("#f2d388", "--"),
+    ("#e79a9a", "++"),
+    ("#c9d8a2", "||"),
+    ("#d8b7a0", "oo"),
+    ("#c9b8d8", "**"),
+)
+
+
+def failure_families(cells: pd.DataFrame) -> dict[str, tuple[str, str]]:
+    """Fill and hatch for each first word of the failure classes (cuda, mem, ...), the commonest first."""
+    failed = cells[cells["status"].eq("failed")]
+    family = panels.blank(failed, "failure_class").fillna("unknown").astype(str).str.split(".").str[0]
+    return {
+        str(name): CLASS_FILLS[index % len(CLASS_FILLS)]
+        for index, name in enumerate(family.value_counts().index)
+    }
+
+
+def _cut_class(klass: str) -> str:
+    """A class on short lines: cuda.cublas.execution_failed -> cuda / cublas / execution_failed."""
+    parts = klass.split(".")
+    lines = parts if len(parts) < 4 else [parts[0], ".".join(parts[1:-1]), parts[-1]]
+    return "\n".join(line if len(line) <= 18 else line[:17] + "…" for line in lines)
+
+
+@style.styled
+def failure_map(
+    cells: pd.DataFrame, ax: Axes | None = None, families: dict[str, tuple[str, str]] | None = None
+) -> Axes:
+    """Every cell of the plan by status and failure class; system tok/s in those that ran.
+
+    `families`: fills from `failure_families` of all panels, so that small multiples share one legend.
+    """
+    cells = panels.in_blocks(cells)
+    columns, levels = panels.budgets(cells), panels.concurrencies(cells)
+    own_legend = ax is None
+    ax = ax or style.new_axes(max(4.2, 1.15 * len(columns) + 1.2), max(2.4, 0.62 * len(levels) + 1.5))
+    families = failure_families(cells) if families is None else families
+    seen: dict[str, tuple[str, str]] = {}
+    for (budget, concurrency), rows in panels.groups(cells, ["budget", "concurrency"]):
+        status, text, (color, hatch), name = _judge(rows, families)
+        seen[name] = (color, hatch)
+        size = 8.0 if status == "ok" else 6.6
+        _tile(ax, columns.index(int(budget)), levels.index(int(concurrency)), color, text, hatch, size=size)
+    _grid(ax, columns, levels)
+    label = "budget (the engine's own knob)\nnumbers: system tok/s"
+    if panels.replayed(cells):
+        label += "\nreplay: a rehearsal, not a measurement"
+    ax.set_xlabel(label)
+    if own_legend:
+        map_legend(ax, seen)
+    return ax
+
+
+def map_legend(ax: Axes, seen: dict[str, tuple[str, str]]) -> None:
+    """Legend of a failure map, beside it."""
+    handles = [
+        Patch(facecolor=color, edgecolor="#9aa0a8", hatch=hatch, label=name)
+        for name, (color, hatch) in seen.items()
+    ]
+    ax.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0.0)
+
+
+def _judge(rows: pd.DataFrame, families: dict[str, tuple[str, str]]) -> tuple[str, str, tuple[str, str], str]:
+    """Status, text, fill and legend name of one tile over its repeats: the worst outcome gives the colour."""
+    counts = rows["status"].value_counts()
+    total = len(rows)
+    for status in ("failed", "not_applied", "invalid", "pending", "skipped", "ok"):
+        if status not in counts:
+            continue
+        bad = int(counts[status])
+        share = f"\n{bad} of {total}" if status != "ok" and total > 1 and bad < total else ""
+        if status == "failed":
+            failed = rows[rows["status"].eq("failed")]
+            klass = str(panels.blank(failed, "failure_class").fillna("unknown").mode().iloc[0])
+            family = klass.split(".")[0]
+            reached = panels.blank(failed, "reached")
+            text = "not reached" if len(reached) and reached.eq(False).all() else _cut_class(klass)
+            return status, text + share, families.get(family, CLASS_FILLS[0]), f"failed: {family}"
+        if status == "ok":
+            return status, style.number(float(rows["system_tok_s"].median())), STATUS_FILL["ok"], "ran"
+        word = status.replace("_", " ")
+        return status, word + share, STATUS_FILL[status], word
+    return "pending", "?", STATUS_FILL["pending"], "pending"

@@ -1,0 +1,73 @@
+"""What a user gets against what the machine gives."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from analysis.figures import panels, style
+
+
+def pareto_front(points: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
+    """Rows that no other row beats on both columns (larger is better), from small to large `x`."""
+    ordered = points.dropna(subset=[x, y]).sort_values([x, y], ascending=[False, False])
+    best = ordered[y].cummax()
+    first = ordered[y].eq(best) & ~best.duplicated()
+    return ordered[first].iloc[::-1]
+
+
+@style.styled
+def pareto(cells: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """System against per-user tok/s, one line a budget along the concurrencies, with the Pareto front."""
+    ax = ax or style.new_axes()
+    rows = panels.in_blocks(cells)
+    by = ["budget", "concurrency"]
+    system = panels.over_restarts(rows, by, "system_tok_s")
+    user = panels.over_restarts(rows, by, "per_user_tok_s")
+    points = system[[*by, "median", "n"]].merge(user[[*by, "median"]], on=by, suffixes=("_system", "_user"))
+    front = pareto_front(points, "median_user", "median_system")
+    ax.plot(
+        front["median_user"],
+        front["median_system"],
+        color=style.GRID,
+        linewidth=6,
+        zorder=1,
+        solid_capstyle="round",
+        label="Pareto front",
+    )
+    for index, (budget, line) in enumerate(panels.groups(points, "budget")):
+        how = style.series(index)
+        name = "0 (baseline)" if budget == 0 else f"{budget:.0f}"
+        ax.plot(
+            line["median_user"],
+            line["median_system"],
+            color=how.color,
+            marker=how.marker,
+            linestyle=how.line,
+            label=name,
+        )
+    for point in panels.rows(front):
+        ax.annotate(
+            f"c{point['concurrency']:.0f}",
+            (point["median_user"], point["median_system"]),
+            (5, 5),
+            textcoords="offset points",
+            fontsize=7.5,
+            color=style.MUTED,
+        )
+    for axis, column in (("x", "median_user"), ("y", "median_system")):
+        log = style.wide_range(points[column].tolist())
+        style.plain(ax, axis, log)
+        if not log:
+            ax.set_xlim(left=0) if axis == "x" else ax.set_ylim(bottom=0)
+    ax.margins(0.08)
+    note = "one restart a configuration: no verdict" if points["n"].max() == 1 else "medians over restarts"
+    label = (
+        f"per-user rate (output tokens/s and user)\npoints on the front carry their concurrency (c); {note}"
+    )
+    if panels.replayed(cells):
+        label += "\nreplay: a rehearsal, not a measurement"
+    ax.set_xlabel(label)
+    ax.set_ylabel("system throughput (output tokens/s)")
+    style.legend_beside(ax, "budget")
+    return ax
