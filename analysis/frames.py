@@ -60,7 +60,7 @@ def _frame(columns: dict[str, Column]) -> pd.DataFrame:
     # A bare object array would become pandas' string type, with NaN where we say None.
     return pd.DataFrame(
         {
-            name: pd.Series(values, dtype=object) if getattr(values, "dtype", None) == object else values
+            name: pd.Series(values, dtype=object) if getattr(values, "dtype", None) == np.dtype(object) else values
             for name, values in columns.items()
         }
     )

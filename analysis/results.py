@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import msgspec
-import numpy as np
 import pandas as pd
 
 from analysis import frames
@@ -59,9 +59,7 @@ class Results:
     problems: list[str] = field(default_factory=list)
     folders: dict[tuple[str, str, str, int, str | None], Path] = field(default_factory=dict, repr=False)
     """folder of each restart, by `restart_key`"""
-    imported_requests: list[tuple[record.Cell, list[record.Request]]] = field(
-        default_factory=list, repr=False
-    )
+    imported_requests: list[tuple[record.Cell, list[record.Request]]] = field(default_factory=list, repr=False)
 
     @cached_property
     def cells(self) -> pd.DataFrame:
@@ -202,11 +200,10 @@ def _own(place: Path, folders: list[Path]) -> Results:
     for folder in folders:
         _read_sweep(folder, results)
     results.cell_records = _without_duplicates(results.cell_records, results.problems)
+    results.cell_records.sort(key=_order)
     pending = Counter((cell.sweep_id, cell.host) for cell in results.cell_records if cell.status == "pending")
     for (sweep_id, host), count in sorted(pending.items()):
-        results.problems.append(
-            f"{sweep_id}: {count} cells on {host} are still pending: the sweep did not end"
-        )
+        results.problems.append(f"{sweep_id}: {count} cells on {host} are still pending: the sweep did not end")
     for cell in results.cell_records:
         sanitise(cell, results.problems)
     return results
@@ -231,6 +228,56 @@ def _read_sweep(folder: Path, results: Results) -> None:
         for configuration in _folders(host):
             for restart in _folders(configuration):
                 _read_restart(restart, results)
+    _add_skipped(folder.name, results)
+
+
+def _add_skipped(sweep_id: str, results: Results) -> None:
+    """Cells that the plan skipped have no record of their own: a row each, on every host."""
+    sweep = next((item for item in results.sweeps if item.sweep_id == sweep_id), None)
+    if sweep is None:
+        return
+    there = {(cell.host, cell.label, cell.concurrency) for cell in results.cell_records if cell.sweep_id == sweep_id}
+    for host in sweep.hosts:
+        like = next((cell for cell in results.cell_records if cell.host == host), None)
+        for number, skipped in enumerate(sweep.plan.get("skipped") or []):
+            try:
+                key = (host, skipped["label"], skipped["concurrency"])
+                if key in there:
+                    continue
+                there.add(key)
+                results.cell_records.append(_skipped_cell(sweep, host, number, skipped, like))
+            except (KeyError, TypeError) as error:
+                results.problems.append(f"{sweep_id}: skipped cell {number} of the plan is unreadable: {error!r}")
+
+
+def _skipped_cell(
+    sweep: record.Sweep, host: str, number: int, skipped: dict[str, Any], like: record.Cell | None
+) -> record.Cell:
+    return record.Cell(
+        cell_id=f"skipped-{number}",
+        sweep_id=sweep.sweep_id,
+        host=host,
+        configuration_id=f"skipped-{skipped['label']}",
+        label=skipped["label"],
+        origin=sweep.origin,
+        engine=like.engine if like else str(sweep.plan.get("engine", "")),
+        engine_version=like.engine_version if like else None,
+        model=like.model if like else "",
+        prompts=like.prompts if like else "",
+        prompts_sha256=like.prompts_sha256 if like else "",
+        output_mode=like.output_mode if like else "exact",
+        output_tokens=like.output_tokens if like else None,
+        temperature=like.temperature if like else None,
+        method=skipped["method"],
+        budget=skipped["budget"],
+        topk=skipped["topk"],
+        settings=skipped.get("settings") or {},
+        baseline=skipped["method"] == "none",
+        concurrency=skipped["concurrency"],
+        status="skipped",
+        reason=skipped["reason"],
+        reached=False,
+    )
 
 
 def _read_restart(folder: Path, results: Results) -> None:
@@ -272,6 +319,11 @@ def _without_duplicates(cells: list[record.Cell], problems: list[str]) -> list[r
         if _rank(cell) >= _rank(other):
             kept[key] = cell
     return list(kept.values())
+
+
+def _order(cell: record.Cell) -> tuple[object, ...]:
+    configuration = (not cell.baseline, cell.method, cell.budget, cell.topk or 0, cell.label)
+    return (cell.sweep_id, cell.host, *configuration, cell.concurrency, cell.anchor or "", cell.repeat)
 
 
 def _rank(cell: record.Cell) -> tuple[bool, float]:
@@ -342,5 +394,5 @@ def _requests_of(path: Path, problems: list[str]) -> Iterator[record.Request]:
 
 def measured(cells: pd.DataFrame) -> pd.DataFrame:
     """The rows of `cells` that carry numbers to compare: status ok, not a rehearsal, a throughput."""
-    usable = (cells["status"] == "ok") & (cells["origin"] != "replay") & np.isfinite(cells["system_tok_s"])
+    usable = cells["status"].eq("ok") & cells["origin"].ne("replay") & cells["system_tok_s"].notna()
     return cells.loc[usable]
