@@ -35,9 +35,7 @@ def drift(cells: pd.DataFrame, ax: Axes | None = None, noise_floor: float | None
     `noise_floor`: relative half-width (0.02 = 2 %) to draw as a band, where it was measured.
     """
     ax = ax or style.new_axes()
-    anchors = panels.measured(cells[panels.blank(cells, "anchor").notna()]).dropna(
-        subset=["window_start_unix_s"]
-    )
+    anchors = panels.measured(cells[panels.blank(cells, "anchor").notna()]).dropna(subset=["window_start_unix_s"])
     anchors = anchors.assign(minute=_minutes(anchors))
     for index, (concurrency, line) in enumerate(panels.groups(anchors, "concurrency")):
         how = style.series(index)
@@ -57,7 +55,7 @@ def drift(cells: pd.DataFrame, ax: Axes | None = None, noise_floor: float | None
         ax.axhspan(-100 * noise_floor, 100 * noise_floor, color=style.GRID, alpha=0.6, zorder=0)
         label += f"\nband: noise floor ±{style.number(100 * noise_floor)} %"
     if panels.replayed(cells):
-        label += "\nreplay: a rehearsal, not a measurement"
+        label += f"\n{style.REPLAY}"
     low, high = ax.get_ylim()
     edge = max(abs(low), abs(high), 1.0)
     ax.set_ylim(-edge, edge)
@@ -95,7 +93,7 @@ def _scatter(cells: pd.DataFrame, ax: Axes, column: str) -> None:
     style.plain(ax, "y", False)
     label = "start of the measured window (min since the first)\nhollow: invalid cells"
     if panels.replayed(cells):
-        label += "\nreplay: a rehearsal, not a measurement"
+        label += f"\n{style.REPLAY}"
     ax.set_xlabel(label)
 
 

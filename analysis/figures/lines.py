@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
 
 from analysis.figures import panels, style
+
+BUDGET = "budget (the engine's own knob)"
 
 
 def _positions(values: list[int]) -> dict[int, int]:
@@ -19,16 +21,17 @@ def _restarts_note(n: pd.Series[int]) -> str:
     """What the points and bars are, in one line."""
     most, least = int(n.max()), int(n.min())
     if most == 1:
-        return "one restart a configuration: no verdict"
+        return style.ONE_RESTART
     count = f"{least}" if least == most else f"{least} to {most}"
     return f"median of {count} restarts; bars: lowest to highest restart"
 
 
-def _note(ax: Axes, cells: pd.DataFrame, label: str, note: str) -> None:
-    lines = [label, note]
+def _notes(ax: Axes, cells: pd.DataFrame, label: str, *notes: str) -> None:
+    ax.set_xlabel(label)
+    for text in notes:
+        style.note(ax, text)
     if panels.replayed(cells):
-        lines.append("replay: a rehearsal, not a measurement")
-    ax.set_xlabel("\n".join(line for line in lines if line))
+        style.note(ax, style.REPLAY)
 
 
 def _failed_ticks(cells: pd.DataFrame, column: str, values: list[int]) -> list[str]:
@@ -57,17 +60,21 @@ def _draw(
     names: Callable[[object], str],
     positions: dict[int, int],
     x: str,
+    levels: Sequence[object] | None,
 ) -> None:
-    """One line a value of `by`; `rows` has the columns of `panels.over_restarts`."""
+    """One line a value of `by`; `rows` has the columns of `panels.over_restarts`.
+
+    `levels`: all values of `by` that small multiples have together, so that each keeps its look.
+    """
     groups = panels.groups(rows, by)
+    levels = list(levels) if levels is not None else [value for value, _ in groups]
     shift = 0.05 if len(groups) > 1 and (rows["n"] > 1).any() else 0.0
-    for index, (value, line) in enumerate(groups):
+    for value, line in groups:
+        index = levels.index(value)
         how = style.series(index)
         line = line.sort_values(x)
-        where = [positions[int(v)] + shift * (index - (len(groups) - 1) / 2) for v in line[x]]
-        spread = (
-            [line["median"] - line["low"], line["high"] - line["median"]] if (line["n"] > 1).any() else None
-        )
+        where = [positions[int(v)] + shift * (index - (len(levels) - 1) / 2) for v in line[x]]
+        spread = [line["median"] - line["low"], line["high"] - line["median"]] if (line["n"] > 1).any() else None
         ax.errorbar(
             where,
             line["median"],
@@ -89,7 +96,7 @@ def _finish(ax: Axes, cells: pd.DataFrame, column: str, positions: dict[int, int
 
 
 @style.styled
-def throughput(cells: pd.DataFrame, ax: Axes | None = None) -> Axes:
+def throughput(cells: pd.DataFrame, ax: Axes | None = None, levels: Sequence[object] | None = None) -> Axes:
     """System output tokens per second against the budget, one line a concurrency.
 
     `cells`: one panel of `Results.cells`.  The faint level lines are the baseline of each concurrency.
@@ -97,62 +104,60 @@ def throughput(cells: pd.DataFrame, ax: Axes | None = None) -> Axes:
     ax = ax or style.new_axes()
     rows = panels.over_restarts(panels.in_blocks(cells), ["concurrency", "budget"], "system_tok_s")
     positions = _positions(panels.budgets(cells))
-    _draw(ax, rows, "concurrency", lambda c: f"{c:.0f}", positions, "budget")
-    for index, (_, line) in enumerate(panels.groups(rows, "concurrency")):
-        base = line[line["budget"].eq(0)]
-        if len(base):
-            ax.axhline(
-                base["median"].iloc[0], color=style.series(index).color, linewidth=0.9, alpha=0.45, zorder=1
-            )
+    _draw(ax, rows, "concurrency", lambda c: f"{c:.0f}", positions, "budget", levels)
+    levels = list(levels) if levels is not None else panels.concurrencies(rows)
+    for row in panels.rows(rows[rows["budget"].eq(0)]):
+        color = style.series(levels.index(row["concurrency"])).color
+        ax.axhline(row["median"], color=color, linewidth=0.9, alpha=0.45, zorder=1)
     log = style.wide_range(rows["median"].tolist())
     style.plain(ax, "y", log)
     if not log:
         ax.set_ylim(bottom=0)
     _finish(ax, cells, "budget", positions)
     ax.set_ylabel("system throughput (output tokens/s)")
-    _note(ax, cells, "budget (the engine's own knob)", _restarts_note(rows["n"]))
+    _notes(ax, cells, BUDGET, _restarts_note(rows["n"]))
     style.legend_beside(ax, "concurrency")
     return ax
 
 
 @style.styled
-def acceptance_length(cells: pd.DataFrame, ax: Axes | None = None) -> Axes:
+def acceptance_length(cells: pd.DataFrame, ax: Axes | None = None, levels: Sequence[object] | None = None) -> Axes:
     """Acceptance length (token-weighted) against the budget, one line a concurrency."""
     ax = ax or style.new_axes()
     rows = panels.over_restarts(panels.in_blocks(cells), ["concurrency", "budget"], "al")
     positions = _positions(panels.budgets(cells))
-    _draw(ax, rows, "concurrency", lambda c: f"{c:.0f}", positions, "budget")
+    _draw(ax, rows, "concurrency", lambda c: f"{c:.0f}", positions, "budget", levels)
     ax.axhline(1.0, color=style.MUTED, linewidth=0.9, linestyle=(0, (4, 2)), zorder=1)
     style.plain(ax, "y", False)
     ax.set_ylim(bottom=min(0.9, rows["median"].min() * 0.95))
     _finish(ax, cells, "budget", positions)
     ax.set_ylabel("acceptance length (tokens/step)")
-    _note(ax, cells, "budget (the engine's own knob)", _restarts_note(rows["n"]))
+    _notes(ax, cells, BUDGET, _restarts_note(rows["n"]))
     style.legend_beside(ax, "concurrency")
     return ax
 
 
 @style.styled
-def step_time(cells: pd.DataFrame, ax: Axes | None = None) -> Axes:
+def step_time(cells: pd.DataFrame, ax: Axes | None = None, levels: Sequence[object] | None = None) -> Axes:
     """Time of one decode step against the verify width, one line a concurrency."""
     ax = ax or style.new_axes()
     rows = panels.over_restarts(panels.in_blocks(cells), ["concurrency", "verify_width"], "step_time_ms")
     positions = _positions(panels.budgets(cells, "verify_width"))
-    _draw(ax, rows, "concurrency", lambda c: f"{c:.0f}", positions, "verify_width")
+    _draw(ax, rows, "concurrency", lambda c: f"{c:.0f}", positions, "verify_width", levels)
     log = style.wide_range(rows["median"].tolist())
     style.plain(ax, "y", log)
     if not log:
         ax.set_ylim(bottom=0)
     _finish(ax, cells, "verify_width", positions)
     ax.set_ylabel("step time (ms)")
-    label = "verify width (tokens the target checks per sequence and step; 1 = baseline)"
-    _note(ax, cells, label, _restarts_note(rows["n"]))
+    meaning = "width: tokens that the target checks per sequence and step; 1 = baseline"
+    _notes(ax, cells, "verify width (tokens)", meaning, _restarts_note(rows["n"]))
     style.legend_beside(ax, "concurrency")
     return ax
 
 
 @style.styled
-def category_speedup(categories: pd.DataFrame, ax: Axes | None = None) -> Axes:
+def category_speedup(categories: pd.DataFrame, ax: Axes | None = None, levels: Sequence[object] | None = None) -> Axes:
     """Per-user tok/s relative to the baseline against the budget, one line a prompt category.
 
     `categories`: rows of `Results.categories` for one concurrency.
@@ -163,7 +168,7 @@ def category_speedup(categories: pd.DataFrame, ax: Axes | None = None) -> Axes:
     positions = _positions(panels.budgets(categories))
     origin = rows[["category"]].drop_duplicates().assign(budget=0, median=1.0, low=1.0, high=1.0, n=1)
     line_rows = pd.concat([origin, rows]) if 0 in positions else rows
-    _draw(ax, line_rows.assign(n=1), "category", str, positions, "budget")
+    _draw(ax, line_rows.assign(n=1), "category", str, positions, "budget", levels)
     ax.axhline(1.0, color=style.INK, linewidth=1.0, zorder=1)
     log = style.wide_range(rows["ratio"].tolist(), 6.0)
     style.plain(ax, "y", log)
@@ -175,26 +180,28 @@ def category_speedup(categories: pd.DataFrame, ax: Axes | None = None) -> Axes:
     _finish(ax, categories, "budget", positions)
     ax.set_ylabel("per-user tok/s ÷ baseline")
     requests = panels.measured(categories)["requests"]
-    note = f"shaded: slower than the baseline; {_span(requests)} requests a category and cell\n"
-    note += _restarts_note(rows["n"])
-    _note(ax, categories, "budget (the engine's own knob)", note)
+    shade = "shaded: slower than the baseline"
+    sample = f"{_span(requests)} requests a category and cell"
+    _notes(ax, categories, BUDGET, shade, sample, _restarts_note(rows["n"]))
     style.legend_beside(ax, "category")
     return ax
 
 
 @style.styled
-def category_acceptance(categories: pd.DataFrame, ax: Axes | None = None) -> Axes:
+def category_acceptance(
+    categories: pd.DataFrame, ax: Axes | None = None, levels: Sequence[object] | None = None
+) -> Axes:
     """Acceptance length against the budget, one line a prompt category (rows of `Results.categories`)."""
     ax = ax or style.new_axes()
     rows = panels.over_restarts(categories, ["category", "budget"], "al")
     positions = _positions(panels.budgets(categories))
-    _draw(ax, rows, "category", str, positions, "budget")
+    _draw(ax, rows, "category", str, positions, "budget", levels)
     ax.axhline(1.0, color=style.MUTED, linewidth=0.9, linestyle=(0, (4, 2)), zorder=1)
     style.plain(ax, "y", False)
     ax.set_ylim(bottom=min(0.9, rows["median"].min() * 0.95))
     _finish(ax, categories, "budget", positions)
     ax.set_ylabel("acceptance length (tokens/step)")
-    _note(ax, categories, "budget (the engine's own knob)", _restarts_note(rows["n"]))
+    _notes(ax, categories, BUDGET, _restarts_note(rows["n"]))
     style.legend_beside(ax, "category")
     return ax
 
@@ -205,15 +212,18 @@ def _span(values: pd.Series[int]) -> str:
 
 
 @style.styled
-def acceptance_by_position(positions: pd.DataFrame, ax: Axes | None = None) -> Axes:
+def acceptance_by_position(
+    positions: pd.DataFrame, ax: Axes | None = None, levels: Sequence[object] | None = None
+) -> Axes:
     """Share of drafts accepted at each draft position, one line a budget.
 
     `positions`: rows of `Results.positions` with `budget`, for one concurrency.
     """
     ax = ax or style.new_axes()
     rows = positions.dropna(subset=["rate"]).groupby(["budget", "position"])["rate"].median().reset_index()
-    for index, (budget, line) in enumerate(panels.groups(rows, "budget")):
-        how = style.series(index)
+    levels = list(levels) if levels is not None else panels.budgets(rows)
+    for budget, line in panels.groups(rows, "budget"):
+        how = style.series(levels.index(budget))
         ax.plot(
             line["position"] + 1,
             line["rate"] * 100,
@@ -228,6 +238,6 @@ def acceptance_by_position(positions: pd.DataFrame, ax: Axes | None = None) -> A
     ax.set_ylim(0, 102)
     ax.set_xlim(left=0.5)
     ax.set_ylabel("drafts accepted up to here (%)")
-    _note(ax, positions, "draft position", "")
+    _notes(ax, positions, "draft position")
     style.legend_beside(ax, "budget")
     return ax

@@ -30,9 +30,7 @@ def _tile(
     ax: Axes, x: int, y: int, color: str, text: str, hatch: str = "", ink: str = "#000000", size: float = 8.0
 ) -> None:
     ax.add_patch(
-        Rectangle(
-            (x - 0.48, y - 0.47), 0.96, 0.94, facecolor=color, edgecolor="#9aa0a8", linewidth=0.5, hatch=hatch
-        )
+        Rectangle((x - 0.48, y - 0.47), 0.96, 0.94, facecolor=color, edgecolor="#9aa0a8", linewidth=0.5, hatch=hatch)
     )
     # A patch of plain fill keeps the hatch from running through the words.
     behind = {"facecolor": color, "edgecolor": "none", "pad": 1.2} if hatch else None
@@ -46,29 +44,31 @@ def _contrast(color: Any) -> str:
 
 
 @style.styled
-def speedup_map(cells: pd.DataFrame, ax: Axes | None = None) -> Axes:
+def speedup_map(ratios: pd.DataFrame, ax: Axes | None = None) -> Axes:
     """System tok/s relative to the baseline at the same concurrency, number in every tile.
 
-    Orange-brown is slower, blue-purple faster; tiles without a measured pair stay empty.
+    `ratios`: rows with `budget`, `concurrency`, `ratio`, `n` (restarts) of one panel: of
+    `analysis.verdicts.verdicts` (then the verdict is written too) or of `panels.speedups`.  Brown is slower,
+    purple faster; a budget without a measured pair has an empty tile.
     """
-    rows = panels.speedups(panels.in_blocks(cells))
-    columns = [budget for budget in panels.budgets(cells) if budget != 0]
-    levels = panels.concurrencies(cells)
-    ax = ax or style.new_axes(max(4.8, 1.0 * len(columns) + 1.6), max(2.2, 0.5 * len(levels) + 1.2))
-    spread = max(1.05, float((rows["ratio"].map(lambda ratio: max(ratio, 1 / ratio))).max()))
+    columns = [budget for budget in panels.budgets(ratios) if budget != 0]
+    levels = panels.concurrencies(ratios)
+    known = ratios[ratios["ratio"].notna() & ratios["budget"].ne(0)]
+    ax = ax or style.new_axes(max(4.8, 1.1 * len(columns) + 1.6), max(2.4, 0.62 * len(levels) + 1.3))
+    spread = max(1.05, float(known["ratio"].map(lambda ratio: max(ratio, 1 / ratio)).max()))
     norm = TwoSlopeNorm(1.0, 1 / spread, spread)
     colors = mpl.colormaps["PuOr"]
-    for row in panels.rows(rows):
+    alone = bool(known["n"].max() == 1)
+    for row in panels.rows(known):
         color = mpl.colors.to_hex(colors(float(norm(row["ratio"]))))
-        restarts = f"\nn={row['n']}" if rows["n"].max() > 1 else ""
+        verdict = "" if alone else f"\n{row.get('verdict', '')} n={row['n']:.0f}"
         where = columns.index(int(row["budget"])), levels.index(int(row["concurrency"]))
-        _tile(ax, *where, color, f"{style.number(row['ratio'])}×{restarts}", ink=_contrast(color))
+        _tile(ax, *where, color, f"{style.number(row['ratio'])}×{verdict}", ink=_contrast(color))
     _grid(ax, columns, levels)
-    note = "one restart a configuration: no verdict" if rows["n"].max() == 1 else "medians over n restarts"
-    label = f"budget (the engine's own knob)\nnumber: system tok/s ÷ baseline; {note}"
-    if panels.replayed(cells):
-        label += "\nreplay: a rehearsal, not a measurement"
-    ax.set_xlabel(label)
+    style.note(ax, "number: system tok/s ÷ baseline")
+    style.note(ax, style.ONE_RESTART if alone else "n: restarts")
+    if panels.replayed(ratios):
+        style.note(ax, style.REPLAY)
     return ax
 
 
@@ -94,10 +94,7 @@ def failure_families(cells: pd.DataFrame) -> dict[str, tuple[str, str]]:
     """Fill and hatch for each first word of the failure classes (cuda, mem, ...), the commonest first."""
     failed = cells[cells["status"].eq("failed")]
     family = panels.blank(failed, "failure_class").fillna("unknown").astype(str).str.split(".").str[0]
-    return {
-        str(name): CLASS_FILLS[index % len(CLASS_FILLS)]
-        for index, name in enumerate(family.value_counts().index)
-    }
+    return {str(name): CLASS_FILLS[index % len(CLASS_FILLS)] for index, name in enumerate(family.value_counts().index)}
 
 
 def _cut_class(klass: str) -> str:
@@ -121,16 +118,17 @@ def failure_map(
     ax = ax or style.new_axes(max(4.2, 1.15 * len(columns) + 1.2), max(2.4, 0.62 * len(levels) + 1.5))
     families = failure_families(cells) if families is None else families
     seen: dict[str, tuple[str, str]] = {}
+    failed = cells[cells["status"].eq("failed")]
+    died_under_load = set(failed.loc[panels.blank(failed, "reached").ne(False), "budget"])
     for (budget, concurrency), rows in panels.groups(cells, ["budget", "concurrency"]):
-        status, text, (color, hatch), name = _judge(rows, families)
+        status, text, (color, hatch), name = _judge(rows, families, budget in died_under_load)
         seen[name] = (color, hatch)
         size = 8.0 if status == "ok" else 6.6
         _tile(ax, columns.index(int(budget)), levels.index(int(concurrency)), color, text, hatch, size=size)
     _grid(ax, columns, levels)
-    label = "budget (the engine's own knob)\nnumbers: system tok/s"
+    style.note(ax, "numbers: system tok/s")
     if panels.replayed(cells):
-        label += "\nreplay: a rehearsal, not a measurement"
-    ax.set_xlabel(label)
+        style.note(ax, style.REPLAY)
     if own_legend:
         map_legend(ax, seen)
     return ax
@@ -139,13 +137,14 @@ def failure_map(
 def map_legend(ax: Axes, seen: dict[str, tuple[str, str]]) -> None:
     """Legend of a failure map, beside it."""
     handles = [
-        Patch(facecolor=color, edgecolor="#9aa0a8", hatch=hatch, label=name)
-        for name, (color, hatch) in seen.items()
+        Patch(facecolor=color, edgecolor="#9aa0a8", hatch=hatch, label=name) for name, (color, hatch) in seen.items()
     ]
     ax.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0.0)
 
 
-def _judge(rows: pd.DataFrame, families: dict[str, tuple[str, str]]) -> tuple[str, str, tuple[str, str], str]:
+def _judge(
+    rows: pd.DataFrame, families: dict[str, tuple[str, str]], died_under_load: bool
+) -> tuple[str, str, tuple[str, str], str]:
     """Status, text, fill and legend name of one tile over its repeats: the worst outcome gives the colour."""
     counts = rows["status"].value_counts()
     total = len(rows)
@@ -159,7 +158,7 @@ def _judge(rows: pd.DataFrame, families: dict[str, tuple[str, str]]) -> tuple[st
             klass = str(panels.blank(failed, "failure_class").fillna("unknown").mode().iloc[0])
             family = klass.split(".")[0]
             reached = panels.blank(failed, "reached")
-            text = "not reached" if len(reached) and reached.eq(False).all() else _cut_class(klass)
+            text = "not reached" if died_under_load and reached.eq(False).all() else _cut_class(klass)
             return status, text + share, families.get(family, CLASS_FILLS[0]), f"failed: {family}"
         if status == "ok":
             return status, style.number(float(rows["system_tok_s"].median())), STATUS_FILL["ok"], "ran"

@@ -39,9 +39,7 @@ def groups(frame: pd.DataFrame, by: str | list[str], sort: bool = True) -> list[
 
 def blank(frame: pd.DataFrame, column: str) -> pd.Series[Any]:
     """The column, or missing values where the frame has none."""
-    return (
-        frame[column] if column in frame else pd.Series([None] * len(frame), index=frame.index, dtype=object)
-    )
+    return frame[column] if column in frame else pd.Series([None] * len(frame), index=frame.index, dtype=object)
 
 
 def is_baseline(cells: pd.DataFrame) -> pd.Series[bool]:
@@ -118,9 +116,7 @@ def panels(cells: pd.DataFrame) -> list[Panel]:
         values = dict(zip(by, key, strict=True))
         title = ", ".join(_word(column, value) for column, value in values.items() if not _missing(value))
         work = {column: value for column, value in values.items() if column in SAME_WORK}
-        found.append(
-            Panel(title, pd.concat([_baseline_of(cells[base], work, values, settings), own]), tuple(key))
-        )
+        found.append(Panel(title, pd.concat([_baseline_of(cells[base], work, values, settings), own]), tuple(key)))
     return found
 
 
@@ -169,18 +165,14 @@ def over_restarts(cells: pd.DataFrame, by: list[str], value: str) -> pd.DataFram
     restart = [column for column in ("sweep_id", "host", "configuration_id", "repeat") if column in usable]
     if usable.empty:
         return pd.DataFrame(columns=[*by, "median", "low", "high", "n"])
-    each = usable.groupby([*by, *(column for column in restart if column not in by)], dropna=False)[
-        value
-    ].median()
+    each = usable.groupby([*by, *(column for column in restart if column not in by)], dropna=False)[value].median()
     grouped = each.groupby(level=by, dropna=False)
     return pd.DataFrame(
         {"median": grouped.median(), "low": grouped.min(), "high": grouped.max(), "n": grouped.size()}
     ).reset_index()
 
 
-def speedups(
-    cells: pd.DataFrame, value: str = "system_tok_s", by: tuple[str, ...] = ("concurrency",)
-) -> pd.DataFrame:
+def speedups(cells: pd.DataFrame, value: str = "system_tok_s", by: tuple[str, ...] = ("concurrency",)) -> pd.DataFrame:
     """Ratio of each budget's median to the baseline's median: columns `by`, budget, ratio, n, n_baseline."""
     columns = [*by, "budget", "ratio", "n", "n_baseline"]
     base = is_baseline(cells)

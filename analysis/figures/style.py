@@ -29,6 +29,10 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)))
 
 
+REPLAY = "replay: a rehearsal, not a measurement"
+ONE_RESTART = "one restart a configuration: no verdict"
+
+
 class Series(NamedTuple):
     """How one series is drawn."""
 
@@ -113,3 +117,19 @@ def legend_beside(ax: Axes, title: str = "") -> None:
             bbox_to_anchor=(1.01, 1.0),
             borderaxespad=0.0,
         )
+
+
+def note(ax: Axes, text: str) -> None:
+    """One more line under the x label: what the reader must know to read this picture."""
+    if text:
+        ax.set_xlabel(f"{ax.get_xlabel()}\n{text}")
+
+
+def gather_notes(axes: Sequence[Axes]) -> list[str]:
+    """Take the notes off small multiples; each once, for a line under all of them."""
+    found: list[str] = []
+    for ax in axes:
+        label, *notes = ax.get_xlabel().split("\n")
+        ax.set_xlabel(label)
+        found += [text for text in notes if text and text not in found]
+    return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 from matplotlib.axes import Axes
 
@@ -17,7 +19,7 @@ def pareto_front(points: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
 
 
 @style.styled
-def pareto(cells: pd.DataFrame, ax: Axes | None = None) -> Axes:
+def pareto(cells: pd.DataFrame, ax: Axes | None = None, levels: Sequence[object] | None = None) -> Axes:
     """System against per-user tok/s, one line a budget along the concurrencies, with the Pareto front."""
     ax = ax or style.new_axes()
     rows = panels.in_blocks(cells)
@@ -35,8 +37,9 @@ def pareto(cells: pd.DataFrame, ax: Axes | None = None) -> Axes:
         solid_capstyle="round",
         label="Pareto front",
     )
-    for index, (budget, line) in enumerate(panels.groups(points, "budget")):
-        how = style.series(index)
+    levels = list(levels) if levels is not None else panels.budgets(points)
+    for budget, line in panels.groups(points, "budget"):
+        how = style.series(levels.index(budget))
         name = "0 (baseline)" if budget == 0 else f"{budget:.0f}"
         ax.plot(
             line["median_user"],
@@ -61,12 +64,10 @@ def pareto(cells: pd.DataFrame, ax: Axes | None = None) -> Axes:
         if not log:
             ax.set_xlim(left=0) if axis == "x" else ax.set_ylim(bottom=0)
     ax.margins(0.08)
-    note = "one restart a configuration: no verdict" if points["n"].max() == 1 else "medians over restarts"
-    label = (
-        f"per-user rate (output tokens/s and user)\npoints on the front carry their concurrency (c); {note}"
-    )
+    note = style.ONE_RESTART if points["n"].max() == 1 else "medians over restarts"
+    label = f"per-user rate (output tokens/s and user)\npoints on the front carry their concurrency (c); {note}"
     if panels.replayed(cells):
-        label += "\nreplay: a rehearsal, not a measurement"
+        label += f"\n{style.REPLAY}"
     ax.set_xlabel(label)
     ax.set_ylabel("system throughput (output tokens/s)")
     style.legend_beside(ax, "budget")

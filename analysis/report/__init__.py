@@ -1,0 +1,1 @@
+"""The report that people read: `python -m analysis.report RESULTS`."""
