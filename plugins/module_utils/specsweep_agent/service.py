@@ -145,14 +145,13 @@ class Systemd:
     def write_log(self, invocation_id: str, path: Path) -> None:
         """The journal of exactly one run: the program's lines and systemd's own, as JSON lines."""
         run(["journalctl", "--sync"])
-        first = "_SYSTEMD_INVOCATION_ID=" if not self.user else "_SYSTEMD_INVOCATION_ID="
         own = "INVOCATION_ID=" if not self.user else "USER_INVOCATION_ID="
         if not invocation_id:
             path.write_text("")
             return
         with path.open("wb") as out:
             subprocess.run(
-                ["journalctl", *(["--user"] if self.user else []), first + invocation_id, "+", own + invocation_id]
+                ["journalctl", *(["--user"] if self.user else []), "_SYSTEMD_INVOCATION_ID=" + invocation_id, "+", own + invocation_id]
                 + ["-o", "json", "--output-fields=MESSAGE,PRIORITY,_PID,SYSLOG_IDENTIFIER", "--no-pager"],
                 stdin=subprocess.DEVNULL,
                 stdout=out,

@@ -1,0 +1,84 @@
+"""One short generation, with the standard library: proof that a server answers."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any, Dict, Iterator, Optional, Tuple
+
+from . import paths
+
+#: Repeats itself, so that even an n-gram drafter has something to draft.
+PROMPT = "one two three four five six seven eight nine ten\n" * 6 + "one two three"
+
+
+class Refused(Exception):
+    """The server answered, but not with a generation; the message says what it answered."""
+
+
+#: Never through a proxy: the engine is on this host.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def get(url: str, timeout_s: float, headers: Optional[Dict[str, str]] = None) -> Tuple[int, bytes]:
+    """(status, body) of a GET; an HTTP error is an answer.  OSError when nobody answers."""
+    request = urllib.request.Request(url, headers=headers or {})
+    try:
+        with _OPENER.open(request, timeout=timeout_s) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+    except urllib.error.URLError as error:
+        raise OSError(str(error.reason)) from None
+
+
+def events(stream: Any) -> Iterator[Dict[str, Any]]:
+    """JSON objects of a server-sent event stream, until [DONE]."""
+    for raw in stream:
+        line = raw.strip()
+        if line.startswith(b"data:"):
+            data = line[5:].strip()
+            if data == b"[DONE]":
+                return
+            event = json.loads(data)
+            if isinstance(event, dict):
+                yield event
+
+
+def generate(
+    url: str, dialect: Dict[str, Any], body: Dict[str, Any], timeout_s: float, headers: Optional[Dict[str, str]] = None
+) -> Dict[str, Any]:
+    """Post one generation and read it to its end.
+
+    Returns text, output_tokens and drafted_tokens (None where the engine does not say).  Raises OSError when
+    nobody answers and Refused when the answer is no generation.
+    """
+    request = urllib.request.Request(
+        url + dialect["path"],
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json", "Connection": "close", **(headers or {})},
+    )
+    text, last = "", {}  # type: ignore[var-annotated]
+    try:
+        with _OPENER.open(request, timeout=timeout_s) as answer:
+            for event in events(answer):
+                error = paths.first(event, dialect["error"])
+                if error:
+                    raise Refused("an error inside the stream: %s" % str(error)[:300])
+                piece = paths.first(event, dialect["text"]) or ""
+                text = piece if dialect.get("text_is_cumulative") else text + piece
+                last.update(event)
+    except urllib.error.HTTPError as error:
+        with error:
+            raise Refused("HTTP %d: %s" % (error.code, error.read()[:300].decode(errors="replace"))) from None
+    except urllib.error.URLError as error:
+        raise OSError(str(error.reason)) from None
+    except ValueError as error:
+        raise Refused("not an event stream: %s" % error) from None
+    if not text:
+        raise Refused("HTTP 200 with an empty text")
+    tokens = paths.first(last, dialect.get("output_tokens", []))
+    drafted = paths.first(last, dialect.get("drafted_tokens", []))
+    return {"text": text, "output_tokens": tokens, "drafted_tokens": drafted}

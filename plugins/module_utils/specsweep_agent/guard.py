@@ -1,0 +1,152 @@
+"""The lock of a sweep on this host, what ran before it, and the guard that gives it back.
+
+    python -m specsweep_agent.guard HOME
+
+The guard is a small process that waits beside the sweep.  Every step of the sweep renews a lease; when the lease
+runs out (the controller died, was killed, or lost this host for good) the guard ends engine and load client and
+starts what ran before.  `restore` does the same at the regular end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from .service import Systemd, atomic_write, manager
+
+CLIENT = "specsweep-load"
+GUARD = "specsweep-guard"
+
+
+class Locked(Exception):
+    """Another sweep owns this host; the message says which."""
+
+
+def _lease(home: Path) -> Path:
+    return home / "lease.json"
+
+
+def read_lease(home: Path) -> Optional[Dict[str, Any]]:
+    try:
+        return json.loads(_lease(home).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def acquire(home: Path, sweep_id: str, service_name: str, replaces: List[str], seconds: float) -> Dict[str, Any]:
+    """Take the lock of this host and note what runs, so that it can be given back.
+
+    Raises Locked while another sweep's lease is alive.  An expired one is restored first.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    lease = read_lease(home)
+    if lease and lease["sweep_id"] != sweep_id:
+        left = lease["expires_unix_s"] - time.time()
+        if left > 0:
+            raise Locked(
+                "sweep %s owns this host for another %.0f s (lock: %s); end it, wait, or run playbooks/restore.yml"
+                % (lease["sweep_id"], left, _lease(home))
+            )
+        restore(home)
+        lease = None
+    if lease is None:
+        lease = {"sweep_id": sweep_id, "service": service_name, "before": snapshot(home, service_name, replaces)}
+    lease["expires_unix_s"] = time.time() + seconds
+    atomic_write(_lease(home), json.dumps(lease))
+    return lease
+
+
+def renew(home: Path, sweep_id: str, seconds: float) -> None:
+    """Keep the lease alive for at least so long.  Raises Locked when it is no longer ours."""
+    lease = read_lease(home)
+    if lease is None or lease["sweep_id"] != sweep_id:
+        owner = "sweep %s" % lease["sweep_id"] if lease else "nobody: the guard gave the host back"
+        raise Locked("the lock of this host is not ours any more, it belongs to %s" % owner)
+    lease["expires_unix_s"] = time.time() + seconds
+    atomic_write(_lease(home), json.dumps(lease))
+
+
+def snapshot(home: Path, service_name: str, replaces: List[str]) -> Dict[str, Any]:
+    """What runs before the sweep: our own unit from an earlier deployment, and the units it replaces."""
+    service = manager(service_name, home)
+    properties = service.properties()
+    before: Dict[str, Any] = {"unit": None, "environment": None, "active": False, "replaced": []}
+    if properties.get("LoadState") == "loaded" and properties.get("ActiveState") in ("active", "activating"):
+        before["active"] = True
+    installed = service.installed_unit()
+    if installed is not None:
+        before["unit"] = installed
+        if service.environment_path.exists():
+            before["environment"] = service.environment_path.read_text()
+    if isinstance(service, Systemd):
+        for name in replaces:
+            if _unit(name, home).properties().get("ActiveState") in ("active", "activating"):
+                before["replaced"].append(name)
+    return before
+
+
+def restore(home: Path) -> Dict[str, Any]:
+    """End engine and load client, put back what ran before, drop the lock.  Safe to call twice."""
+    lease = read_lease(home)
+    if lease is None:
+        return {"restored": False, "reason": "no sweep holds this host"}
+    service = manager(lease["service"], home)
+    service.end(CLIENT)
+    service.stop(60.0)
+    before = lease["before"]
+    told: List[str] = []
+    if before["unit"] is not None:
+        if isinstance(service, Systemd):
+            service.install(before["unit"], before["environment"] or "")
+        else:
+            program = json.loads(before["environment"] or before["unit"])
+            environment = program.pop("environment", {})
+            service.install(json.dumps(program), json.dumps(environment))
+        if before["active"]:
+            service.restart()
+            told.append(lease["service"])
+    else:
+        service.remove()
+    for name in before["replaced"]:
+        _unit(name, home).restart()
+        told.append(name)
+    os.replace(str(_lease(home)), str(home / "lease.last.json"))
+    return {"restored": True, "sweep_id": lease["sweep_id"], "started": told}
+
+
+def _unit(name: str, home: Path) -> Systemd:
+    return Systemd(name[: -len(".service")] if name.endswith(".service") else name, home)
+
+
+def stop_replaced(home: Path, lease: Dict[str, Any]) -> None:
+    for name in lease["before"]["replaced"]:
+        _unit(name, home).stop(120.0)
+
+
+def main() -> int:
+    home = Path(sys.argv[1])
+    sweep_id = (read_lease(home) or {}).get("sweep_id")
+    while True:
+        lease = read_lease(home)
+        if lease is None or lease["sweep_id"] != sweep_id:
+            return 0
+        if time.time() > lease["expires_unix_s"]:
+            print("the lease of sweep %s ran out: giving the host back" % sweep_id, flush=True)
+            print(json.dumps(restore(home)), flush=True)
+            return 0
+        time.sleep(1.0)
+
+
+def start(home: Path, lease: Dict[str, Any], python: str) -> None:
+    """Start the guard beside the sweep."""
+    service = manager(lease["service"], home)
+    environment = {"PYTHONPATH": os.pathsep.join([str(home / "agent"), str(home / "site")])}
+    service.spawn(GUARD, [python, "-m", "specsweep_agent.guard", str(home)], environment, home / "guard.log")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+#!/usr/bin/python
+"""Take the host's lock, lay the agent's files on it, start the guard, and say what machine this is."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.specsweep_agent import guard, host
+from ansible.module_utils.specsweep_agent.service import ServiceError, atomic_write, manager
+
+DOCUMENTATION = r"""
+module: specsweep_host
+short_description: Take the lock of a host for a sweep and describe the host
+description:
+  - Takes the lock, notes what runs before the sweep, lays the agent on the host, starts the guard.
+options:
+  home: {type: path, description: Folder of specsweep on the host; chosen by user when empty.}
+  agent: {type: dict, required: true, description: File name to text of the agent.}
+  sweep_id: {type: str, required: true, description: Owner of the lock.}
+  service: {type: str, required: true, description: Name of the unit.}
+  replaces: {type: list, elements: str, description: Units that are stopped for the sweep and started after it.}
+  lease_s: {type: float, required: true, description: How long the lock lives without a step.}
+  engine_python: {type: str, description: Python of engine and load client.}
+  stop_replaced: {type: bool, description: Stop the replaced units now.}
+author: specsweep
+"""
+
+PROBE = "import importlib.util as u, sys; print(sys.version_info[0], sys.version_info[1], *[n for n in %r if u.find_spec(n)])"
+MODULES = ["aiohttp", "xllamacpp", "supervisor"]
+
+
+def lay_agent(folder: Path, files: dict) -> bool:
+    """Write the agent's files that differ; whether any did."""
+    changed = False
+    for name, text in files.items():
+        path = folder / name
+        digest = hashlib.sha256(text.encode()).digest()
+        if not path.exists() or hashlib.sha256(path.read_bytes()).digest() != digest:
+            atomic_write(path, text)
+            changed = True
+    return changed
+
+
+def probe_python(python: str, home: Path) -> dict:
+    """Version of a Python and which of the modules that we may need it has (with our own folder beside)."""
+    environment = dict(os.environ, PYTHONPATH=str(home / "site"))
+    try:
+        done = subprocess.run(
+            [python, "-c", PROBE % MODULES], capture_output=True, text=True, timeout=60, env=environment, check=False
+        )
+    except OSError as error:
+        return {"path": python, "error": error.strerror}
+    if done.returncode:
+        return {"path": python, "error": (done.stderr.strip().splitlines() or ["it failed"])[-1]}
+    major, minor, *found = done.stdout.split()
+    return {"path": python, "version": "%s.%s" % (major, minor), "modules": found}
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "home": {"type": "path", "default": ""},
+            "agent": {"type": "dict", "required": True},
+            "sweep_id": {"type": "str", "required": True},
+            "service": {"type": "str", "required": True},
+            "replaces": {"type": "list", "elements": "str", "default": []},
+            "lease_s": {"type": "float", "required": True},
+            "engine_python": {"type": "str", "default": ""},
+            "stop_replaced": {"type": "bool", "default": True},
+        }
+    )
+    given = module.params
+    default = Path("/var/lib/specsweep") if os.geteuid() == 0 else Path.home() / ".local/share/specsweep"
+    home = Path(given["home"]) if given["home"] else default
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        module.fail_json(msg="%s: expected a folder that can be written: %s" % (home, error.strerror))
+    changed = lay_agent(home / "agent" / "specsweep_agent", given["agent"])
+    python = given["engine_python"] or sys.executable
+    try:
+        lease = guard.acquire(home, given["sweep_id"], given["service"], given["replaces"], given["lease_s"])
+        if given["stop_replaced"]:
+            guard.stop_replaced(home, lease)
+        guard.start(home, lease, sys.executable)
+        service = manager(given["service"], home)
+    except (guard.Locked, ServiceError) as error:
+        module.fail_json(msg=str(error))
+    facts = host.describe(home)
+    facts["supervisor"] = service.kind
+    module.exit_json(
+        changed=changed,
+        home=str(home),
+        facts=facts,
+        python=probe_python(python, home),
+        before=lease["before"]["active"],
+        replaced=lease["before"]["replaced"],
+        gpu_memory_mib=host.gpu_memory_used_mib(),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+#!/usr/bin/python
+"""Give a host back: end engine and load client, start what ran before the sweep, drop the lock."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.specsweep_agent import guard
+from ansible.module_utils.specsweep_agent.service import ServiceError
+
+DOCUMENTATION = r"""
+module: specsweep_restore
+short_description: Start what ran before the sweep
+options:
+  home: {type: path, description: Folder of specsweep on the host.}
+  sweep_id: {type: str, description: Only if this sweep holds the host; any when empty.}
+author: specsweep
+"""
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={"home": {"type": "path", "default": ""}, "sweep_id": {"type": "str", "default": ""}}
+    )
+    default = Path("/var/lib/specsweep") if os.geteuid() == 0 else Path.home() / ".local/share/specsweep"
+    home = Path(module.params["home"]) if module.params["home"] else default
+    lease = guard.read_lease(home)
+    wanted = module.params["sweep_id"]
+    if lease and wanted and lease["sweep_id"] != wanted:
+        module.exit_json(changed=False, restored=False, reason="sweep %s holds this host" % lease["sweep_id"])
+    try:
+        told = guard.restore(home)
+    except ServiceError as error:
+        module.fail_json(msg="the host could not be given back: %s" % error)
+    module.exit_json(changed=told["restored"], **told)
+
+
+if __name__ == "__main__":
+    main()
