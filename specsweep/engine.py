@@ -34,6 +34,8 @@ class Setting(_Part, kw_only=True):
 
     flag: str | None = None
     env: str | None = None
+    template_only: bool = False
+    """no flag of its own: the templates of the methods use it, for instance inside a JSON argument"""
     methods: list[str] | None = None
     """methods that know this setting; None: all"""
 
@@ -53,7 +55,8 @@ class Method(_Part, kw_only=True):
     let: dict[str, str] = {}
     """derived names, in order, for the templates below"""
     arguments: dict[str, Any] = {}
-    """flag -> template; true is a flag without value, a mapping is sent as JSON, null leaves the flag out"""
+    """flag -> template; true is a flag without value, a mapping is sent as JSON, null leaves the flag out; a
+    name without a dash is a positional argument"""
     environment: dict[str, str] = {}
     candidates: str = "0"
     verify_width: str = "1"
@@ -63,7 +66,7 @@ class Method(_Part, kw_only=True):
 
 
 class Variant(_Part, kw_only=True):
-    """Another spelling of a method in a fork: the first whose flags the build knows is used."""
+    """Another spelling of a method in a fork: the one with the most flags that the build knows is used."""
 
     name: str
     when_flags: list[str]
@@ -75,7 +78,12 @@ class Variant(_Part, kw_only=True):
 
 
 class Version(_Part, kw_only=True):
-    arguments: list[str]
+    """Where the engine's version is read: the first group of `pattern` in what a command prints."""
+
+    arguments: list[str] = []
+    """given to the engine's own command"""
+    commands: list[list[str]] = []
+    """instead of the engine's command, where that one does not tell: tried in order"""
     pattern: str
 
 
@@ -188,6 +196,8 @@ class Profile(_Part, kw_only=True):
     help_texts: list[str] = []
     """captured help, in engines/help/, that says which flags exist before any host is asked"""
     version: Version | None = None
+    files: str | None = None
+    """a folder in engines/ that the engine needs on the host; templates know its place there as `files`"""
     arguments: dict[str, Any] = {}
     environment: dict[str, str] = {}
     settings: dict[str, Setting] = {}
@@ -203,6 +213,9 @@ class Profile(_Part, kw_only=True):
     flush: Flush | None = None
     attest: Attest = msgspec.field(default_factory=Attest)
     stop: list[Stop] = msgspec.field(default_factory=lambda: [Stop()])
+    fatal_log: list[str] = []
+    """regular expressions: a line of the log that matches one means that the engine is dead, whatever its
+    process still does and with whatever status it ends"""
 
 
 class Rendered(msgspec.Struct, kw_only=True):
@@ -221,15 +234,42 @@ def names() -> list[str]:
 
 @cache
 def load(name: str) -> Profile:
-    """The profile of an engine: a name in `specsweep/engines/`, or a path to a YAML file."""
+    """The profile of an engine: a name in `specsweep/engines/`, or a path to a YAML file.
+
+    A profile with `extends: NAME` starts from that one: its mappings are merged into the other's, all other
+    values replace them.  Raises EngineError with one line.
+    """
+    data = _read(name, ())
+    try:
+        return msgspec.convert(data, Profile)
+    except msgspec.ValidationError as error:
+        raise EngineError(f"engine: {name} is not a profile: {' '.join(str(error).split())}") from None
+
+
+def _read(name: str, extended_by: tuple[str, ...]) -> dict[str, Any]:
     path = Path(name) if name.endswith((".yaml", ".yml")) else ENGINES / f"{name}.yaml"
     if not path.is_file():
         raise EngineError(f"engine: expected one of {', '.join(names())} or a profile's path; got {name!r}")
+    if name in extended_by:
+        raise EngineError(f"engine: {' extends '.join((*extended_by, name))}: a profile cannot extend itself")
     try:
-        return msgspec.convert(yaml.safe_load(path.read_text()), Profile)
-    except (msgspec.ValidationError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
-        raise EngineError(f"engine: {path.name} is not a profile: {reason}") from None
+        data = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise EngineError(f"engine: {name} is not a profile: {' '.join(str(error).split())}") from None
+    if not isinstance(data, dict):
+        raise EngineError(f"engine: {name} is not a profile: expected a mapping, got {type(data).__name__}")
+    base = data.pop("extends", None)
+    return _merged(_read(str(base), (*extended_by, name)), data) if base else data
+
+
+def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """`over` on top of `base`: mappings key by key, everything else as a whole."""
+    both = {
+        key: _merged(base[key], value)
+        for key, value in over.items()
+        if isinstance(value, dict) and isinstance(base.get(key), dict)
+    }
+    return {**base, **over, **both}
 
 
 _FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][A-Za-z0-9-]*")
@@ -254,7 +294,7 @@ def known_flags(profile: Profile) -> frozenset[str]:
 def flag_of(profile: Profile, setting: str) -> str | None:
     """The flag of a setting, or None when it goes into the environment or a template only."""
     rule = profile.settings.get(setting)
-    if rule and (rule.flag or rule.env):
+    if rule and (rule.flag or rule.env or rule.template_only):
         return rule.flag
     return "--" + setting.replace("_", "-")
 
@@ -263,14 +303,13 @@ def check_setting(profile: Profile, setting: str) -> None:
     """Raise EngineError when no build that we know has this setting."""
     rule = profile.settings.get(setting)
     flags = known_flags(profile)
-    if (rule and (rule.flag or rule.env)) or not flags or flag_of(profile, setting) in flags:
+    own = rule and (rule.flag or rule.env or rule.template_only)
+    if own or not flags or flag_of(profile, setting) in flags:
         return
     known = sorted({*profile.settings, *(flag.lstrip("-").replace("-", "_") for flag in flags)})
     close = difflib.get_close_matches(setting, known, n=3, cutoff=0.6)
     hint = f"; did you mean {' or '.join(close)}?" if close else ""
-    raise EngineError(
-        f"{setting}: expected a setting of {profile.title}; {profile.name} has none of that name{hint}"
-    )
+    raise EngineError(f"{setting}: expected a setting of {profile.title}; {profile.name} has none of that name{hint}")
 
 
 def scope(
@@ -295,6 +334,8 @@ def scope(
             values[name] = fill(default, values)
     for name, text in rule.let.items():
         values[name] = evaluate(text, values)
+    values["candidates"] = evaluate(rule.candidates, values)
+    values["verify_width"] = evaluate(rule.verify_width, values)
     return values
 
 
@@ -347,8 +388,11 @@ def _render(
     templates = {**profile.arguments, **(variant.arguments if variant else rule.arguments)}
     environment = {**profile.environment, **rule.environment, **(variant.environment if variant else {})}
     flags: dict[str, Any] = {}
-    for name, value in settings.items():
+    # Sorted: a setting that was given and the same one from a default make the same command line.
+    for name, value in sorted(settings.items()):
         setting = profile.settings.get(name, Setting())
+        if setting.template_only:
+            continue
         if setting.env:
             environment[setting.env] = str(value)
         else:
@@ -356,7 +400,8 @@ def _render(
     # What the method says wins over a setting of the same flag: it is what is swept.
     for flag, template in templates.items():
         flags[flag] = fill(template, names)
-    arguments: list[str] = []
+    positional = {name: flags.pop(name) for name in list(flags) if not name.startswith("-")}
+    arguments = [str(value) for value in positional.values() if value is not None]
     given: dict[str, Any] = {}
     for flag, value in flags.items():
         arguments.extend(_as_arguments(flag, value, host_flags))
@@ -382,11 +427,14 @@ def _as_arguments(flag: str, value: Any, host_flags: set[str]) -> list[str]:
 
 
 def chosen_variant(profile: Profile, method: str, host_flags: set[str]) -> Variant | None:
-    """The fork's spelling of a method: the first variant whose flags this build knows."""
+    """The fork's spelling of a method: of the variants whose flags this build knows, the most specific one.
+
+    Before a host was asked, the first variant stands for all when the method has no spelling of its own.
+    """
     candidates = [variant for variant in profile.variants if variant.method == method]
-    for variant in candidates:
-        if host_flags and set(variant.when_flags) <= host_flags:
-            return variant
+    fitting = [variant for variant in candidates if set(variant.when_flags) <= host_flags]
+    if host_flags and fitting:
+        return max(fitting, key=lambda variant: len(variant.when_flags))
     own = profile.methods[method].arguments
     return candidates[0] if candidates and not own and not host_flags else None
 
