@@ -174,9 +174,7 @@ def _check_names(profile: engines.Profile, variables: Mapping[str, Any]) -> None
     for group in variables["linked"]:
         for name in group:
             _check_setting(profile, "linked", name)
-    both = {*variables["axes"]} & (
-        {*variables["settings"]} | {name for group in variables["linked"] for name in group}
-    )
+    both = {*variables["axes"]} & ({*variables["settings"]} | {name for group in variables["linked"] for name in group})
     if both:
         raise PlanError(f"axes: {min(both)} is also in settings or linked; name it in one of them")
     swept = {"method", "budget", "topk", "concurrency"}
@@ -193,9 +191,7 @@ def _check_setting(profile: engines.Profile, source: str, name: str) -> None:
         raise PlanError(f"{source}: {error}") from None
 
 
-def _grid(
-    profile: engines.Profile, variables: Mapping[str, Any]
-) -> Iterator[tuple[str, int, int, dict[str, Any]]]:
+def _grid(profile: engines.Profile, variables: Mapping[str, Any]) -> Iterator[tuple[str, int, int, dict[str, Any]]]:
     """Every asked combination: the baseline first, then method x budget x top-k x axes x linked."""
     axes: dict[str, list[Any]] = variables["axes"]
     points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
@@ -345,9 +341,7 @@ def as_text(plan: Plan, hosts: list[str]) -> str:
     points = ", ".join(f"{point.concurrency} ({point.requests} requests)" for point in plan.load_points)
     lines.append(f"load points: concurrency {points}")
     labels = {item.key: item.label for item in plan.configurations}
-    lines.append(
-        f"{len(plan.restarts)} restarts on {len(hosts)} host{'s' if len(hosts) != 1 else ''}, in this order:"
-    )
+    lines.append(f"{len(plan.restarts)} restarts on {len(hosts)} host{'s' if len(hosts) != 1 else ''}, in this order:")
     for restart in plan.restarts:
         role = f"anchor, {restart.anchor}" if restart.anchor else f"block {restart.repeat}"
         lines.append(f"  {restart.position:3} {labels[restart.configuration]} ({role})")
@@ -356,9 +350,7 @@ def as_text(plan: Plan, hosts: list[str]) -> str:
     for cell in plan.skipped:
         reasons.setdefault(cell.reason, []).append(f"{cell.label} c{cell.concurrency}")
     for reason, cells in reasons.items():
-        lines.append(
-            f"skipped ({len(cells)}): {reason}: {', '.join(cells[:6])}{' ...' if len(cells) > 6 else ''}"
-        )
+        lines.append(f"skipped ({len(cells)}): {reason}: {', '.join(cells[:6])}{' ...' if len(cells) > 6 else ''}")
     if plan.predicted_s is None:
         lines.append("predicted time: unknown, nothing comparable was measured before")
     else:

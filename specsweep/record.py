@@ -444,14 +444,10 @@ def read(path: Path, kind: type[Record]) -> Record:
     try:
         record = msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RecordError(
-            f"{path}: not a {kind.__name__.lower()} record of schema {SCHEMA}: {error}"
-        ) from error
+        raise RecordError(f"{path}: not a {kind.__name__.lower()} record of schema {SCHEMA}: {error}") from error
     schema = getattr(record, "schema", SCHEMA)
     if schema != SCHEMA:
-        raise RecordError(
-            f"{path}: schema {schema}, this version reads schema {SCHEMA}: use the version that wrote it"
-        )
+        raise RecordError(f"{path}: schema {schema}, this version reads schema {SCHEMA}: use the version that wrote it")
     return record
 
 

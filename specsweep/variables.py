@@ -40,9 +40,7 @@ def _items(value: Any) -> list[Any]:
         return [value]
     text = value.strip()
     if text.startswith("[") != text.endswith("]"):
-        raise ValueError(
-            "the bracket is not closed; write it without spaces, or quote the whole: -e 'NAME=[8,16]'"
-        )
+        raise ValueError("the bracket is not closed; write it without spaces, or quote the whole: -e 'NAME=[8,16]'")
     if text.startswith("["):
         text = text[1:-1]
     return [part.strip("\"' ") for part in re.split(r"[,\s]+", text.strip()) if part.strip("\"' ")]
@@ -276,9 +274,7 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable("seed", "a whole number of at least 0", 1, "Seed of the order and of sampling.", _whole_from(0)),
     # What is served.
-    Variable(
-        "engine", "the name of an engine profile, such as llamacpp", "llamacpp", "Engine profile.", _text
-    ),
+    Variable("engine", "the name of an engine profile, such as llamacpp", "llamacpp", "Engine profile.", _text),
     Variable("model", "a path or model id", "", "Target model; empty is the embedded engine's own.", _text),
     Variable("drafter", "a path or model id", "", "Draft model, for the methods that need one.", _text),
     Variable(
@@ -333,12 +329,8 @@ VARIABLES: tuple[Variable, ...] = (
         "Longest wait for the first generation; 0 is the profile's.",
         lambda value: 0.0 if float(str(value)) == 0 else _number_from(1)(value),
     ),
-    Variable(
-        "request_timeout_s", "a number of at least 1", 600.0, "Longest time of one request.", _number_from(1)
-    ),
-    Variable(
-        "cell_timeout_s", "a number of at least 1", 3600.0, "Longest time of one load point.", _number_from(1)
-    ),
+    Variable("request_timeout_s", "a number of at least 1", 600.0, "Longest time of one request.", _number_from(1)),
+    Variable("cell_timeout_s", "a number of at least 1", 3600.0, "Longest time of one load point.", _number_from(1)),
     Variable(
         "reconnect_timeout_s",
         "a number of at least 0",

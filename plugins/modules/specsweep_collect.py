@@ -37,7 +37,7 @@ def main() -> None:
             "invocation_id": {"type": "str", "default": ""},
             "start_unix_s": {"type": "float", "required": True},
             "argv": {"type": "list", "elements": "str", "default": []},
-            "environment": {"type": "dict", "default": {}, "no_log": True},
+            "environment": {"type": "dict", "default": {}},
         }
     )
     given = module.params

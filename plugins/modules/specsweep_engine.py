@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Optional
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -26,7 +25,7 @@ author: specsweep
 """
 
 
-def find(commands: list) -> Optional[list]:
+def find(commands: list) -> list | None:
     """The first command whose program exists, with its full path."""
     for command in commands:
         program = shutil.which(command[0])
@@ -35,7 +34,7 @@ def find(commands: list) -> Optional[list]:
     return None
 
 
-def ask(argv: list, environment: dict) -> "tuple[int, str]":
+def ask(argv: list, environment: dict) -> tuple[int, str]:
     try:
         done = subprocess.run(
             argv,
@@ -51,7 +50,7 @@ def ask(argv: list, environment: dict) -> "tuple[int, str]":
     except subprocess.TimeoutExpired:
         return 1, "no answer within 180 s"
     except OSError as error:
-        return 1, "%s: %s" % (argv[0], error.strerror)
+        return 1, f"{argv[0]}: {error.strerror}"
     return done.returncode, done.stdout
 
 
@@ -72,7 +71,7 @@ def identity(path: str) -> str:
             digest.update(("%s %d\n" % (file.relative_to(here), file.stat().st_size)).encode())
             if file.suffix == ".json" and file.stat().st_size < 1 << 20:
                 digest.update(file.read_bytes())
-        return "%s (folder, %s)" % (here.name, digest.hexdigest()[:12])
+        return f"{here.name} (folder, {digest.hexdigest()[:12]})"
     return path
 
 
@@ -91,12 +90,16 @@ def main() -> None:
     command = find(given["commands"])
     if command is None:
         wanted = " or ".join(str(item[0]) for item in given["commands"])
-        module.fail_json(msg="engine: expected %s on the host's PATH; it is not there: install it or set engine_command" % wanted)
+        module.fail_json(
+            msg=f"engine: expected {wanted} on the host's PATH; it is not there: install it or set engine_command"
+        )
     code, text = ask([*command, *given["help"]], environment)
     flags = sorted(set(re.findall(r"(?<![\w-])--?[A-Za-z][A-Za-z0-9-]*", text)))
     if code not in (0, 2) or len(flags) < 3:
         last = (text.strip().splitlines() or ["it printed nothing"])[-1]
-        module.fail_json(msg="engine: %s %s did not print its flags: %s" % (" ".join(command), " ".join(given["help"]), last))
+        module.fail_json(
+            msg="engine: {} {} did not print its flags: {}".format(" ".join(command), " ".join(given["help"]), last)
+        )
     version = None
     if given["version"]:
         _, shown = ask([*command, *given["version"]["arguments"]], environment)

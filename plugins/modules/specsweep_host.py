@@ -58,7 +58,7 @@ def probe_python(python: str, home: Path) -> dict:
     if done.returncode:
         return {"path": python, "error": (done.stderr.strip().splitlines() or ["it failed"])[-1]}
     major, minor, *found = done.stdout.split()
-    return {"path": python, "version": "%s.%s" % (major, minor), "modules": found}
+    return {"path": python, "version": f"{major}.{minor}", "modules": found}
 
 
 def main() -> None:
@@ -80,7 +80,7 @@ def main() -> None:
     try:
         home.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        module.fail_json(msg="%s: expected a folder that can be written: %s" % (home, error.strerror))
+        module.fail_json(msg=f"{home}: expected a folder that can be written: {error.strerror}")
     changed = lay_agent(home / "agent" / "specsweep_agent", given["agent"])
     python = given["engine_python"] or sys.executable
     try:

@@ -48,7 +48,7 @@ def engine_trouble(service, main_pid: int, properties: dict) -> str:
     if properties.get("ActiveState") != "active":
         return how_it_ended(properties)
     now = int(properties.get("MainPID") or 0)
-    if main_pid and now != main_pid or int(properties.get("NRestarts") or 0) > 0:
+    if (main_pid and now != main_pid) or int(properties.get("NRestarts") or 0) > 0:
         return "the engine was restarted while measuring (main process %d, now %d)" % (main_pid, now)
     return ""
 
@@ -63,7 +63,7 @@ def main() -> None:
             "run": {"type": "path", "required": True},
             "python": {"type": "str", "required": True},
             "main_pid": {"type": "int", "required": True},
-            "job": {"type": "dict", "required": True, "no_log": True},
+            "job": {"type": "dict", "required": True},
         }
     )
     given = module.params
@@ -136,7 +136,7 @@ def main() -> None:
     if state == "broken":
         result["reason"] = "; ".join([result["reason"], *tail])
     if state != "done":
-        module.fail_json(msg=result["reason"] or "the load client: %s" % state, step="load", **result)
+        module.fail_json(msg=result["reason"] or f"the load client: {state}", step="load", **result)
     module.exit_json(**result)
 
 

@@ -41,7 +41,7 @@ def main() -> None:
             "service": {"type": "str", "required": True},
             "run": {"type": "path", "required": True},
             "url": {"type": "str", "required": True},
-            "headers": {"type": "dict", "default": {}, "no_log": True},
+            "headers": {"type": "dict", "default": {}},
             "ready": {"type": "dict", "required": True},
             "dialect": {"type": "dict", "required": True},
             "body": {"type": "dict", "required": True},
@@ -69,7 +69,14 @@ def main() -> None:
         )
     first = service.properties()
     waited = ready.wait(
-        service, given["url"], given["ready"], given["dialect"], given["body"], given["headers"], given["timeout_s"], started
+        service,
+        given["url"],
+        given["ready"],
+        given["dialect"],
+        given["body"],
+        given["headers"],
+        given["timeout_s"],
+        started,
     )
     phases = [{"name": "ready", "start_unix_s": began_unix_s, "end_unix_s": time.time(), "detail": waited["outcome"]}]
     result = {
@@ -95,9 +102,7 @@ def main() -> None:
         module.fail_json(msg=waited["reason"], step="ready", **result)
     began = time.time()
     properties = service.properties()
-    witnesses = attest.main_process(
-        given["wanted"], properties, service.installed_unit(), service.pids(), given["url"]
-    )
+    witnesses = attest.main_process(given["wanted"], properties, service.installed_unit(), service.pids(), given["url"])
     heard, differences, pages = attest.engine_report(
         given["url"], given["attest"], given["wanted"]["flags"], given["headers"]
     )
@@ -110,9 +115,9 @@ def main() -> None:
     phases.append({"name": "attest", "start_unix_s": began, "end_unix_s": time.time(), "detail": verdict})
     if verdict in ("not_applied", "wrong_process"):
         reason = "; ".join(
-            "%(name)s: %(detail)s" % witness for witness in witnesses if witness["verdict"] == verdict
+            "{name}: {detail}".format(**witness) for witness in witnesses if witness["verdict"] == verdict
         )
-        module.fail_json(msg="%s: %s" % (verdict.replace("_", " "), reason), step="attest", **result)
+        module.fail_json(msg="{}: {}".format(verdict.replace("_", " "), reason), step="attest", **result)
     module.exit_json(**result)
 
 

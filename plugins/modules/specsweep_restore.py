@@ -29,11 +29,11 @@ def main() -> None:
     lease = guard.read_lease(home)
     wanted = module.params["sweep_id"]
     if lease and wanted and lease["sweep_id"] != wanted:
-        module.exit_json(changed=False, restored=False, reason="sweep %s holds this host" % lease["sweep_id"])
+        module.exit_json(changed=False, restored=False, reason="sweep {} holds this host".format(lease["sweep_id"]))
     try:
         told = guard.restore(home)
     except ServiceError as error:
-        module.fail_json(msg="the host could not be given back: %s" % error)
+        module.fail_json(msg=f"the host could not be given back: {error}")
     module.exit_json(changed=told["restored"], **told)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 from urllib.parse import urlsplit
 
 from . import generate, metrics, paths, procfs
@@ -15,11 +15,11 @@ from . import generate, metrics, paths, procfs
 #: From the worst to the best; the verdict is the worst one heard.
 ORDER = ("wrong_process", "not_applied", "adjusted", "applied")
 
-Witness = Dict[str, str]
-Difference = Dict[str, Any]
+Witness = dict[str, str]
+Difference = dict[str, Any]
 
 
-def verdict(witnesses: List[Witness]) -> str:
+def verdict(witnesses: list[Witness]) -> str:
     """The worst verdict of the witnesses that know something; `unknown` when none does."""
     heard = {witness["verdict"] for witness in witnesses}
     for word in ORDER:
@@ -32,47 +32,49 @@ def _witness(name: str, word: str, detail: str = "") -> Witness:
     return {"name": name, "verdict": word, "detail": detail}
 
 
-def unit(wanted: str, installed: Optional[str], properties: Dict[str, str]) -> Witness:
+def unit(wanted: str, installed: str | None, properties: dict[str, str]) -> Witness:
     """The unit on disk is the rendered one, and the manager has read it."""
     if installed is None:
         return _witness("unit", "not_applied", "the unit file is not there")
     if installed.strip() != wanted.strip():
         digest = hashlib.sha256(installed.encode()).hexdigest()[:12]
-        return _witness("unit", "not_applied", "the unit file was changed after it was written (now sha256 %s)" % digest)
+        return _witness("unit", "not_applied", f"the unit file was changed after it was written (now sha256 {digest})")
     if properties.get("NeedDaemonReload") == "yes":
-        return _witness("unit", "not_applied", "the unit changed on disk and was not reloaded: an older definition runs")
+        return _witness(
+            "unit", "not_applied", "the unit changed on disk and was not reloaded: an older definition runs"
+        )
     return _witness("unit", "applied")
 
 
-def command_line(wanted: List[str], actual: Optional[List[str]]) -> Witness:
+def command_line(wanted: list[str], actual: list[str] | None) -> Witness:
     """The main process was started with our arguments (an interpreter may stand before them)."""
     if actual is None:
         return _witness("command_line", "unknown", "cannot be read")
     if actual[-len(wanted) :] == wanted or actual[-(len(wanted) - 1) :] == wanted[1:]:
         return _witness("command_line", "applied")
     if not any(argument.startswith("-") for argument in actual):
-        return _witness("command_line", "unknown", "the process renamed itself: %s" % " ".join(actual)[:120])
+        return _witness("command_line", "unknown", "the process renamed itself: {}".format(" ".join(actual)[:120]))
     missing = [argument for argument in wanted[1:] if argument not in actual]
-    return _witness("command_line", "not_applied", "not in the process's arguments: %s" % " ".join(missing)[:200])
+    return _witness("command_line", "not_applied", "not in the process's arguments: {}".format(" ".join(missing)[:200]))
 
 
-def environment(wanted: Dict[str, str], actual: Optional[Dict[str, str]]) -> Witness:
+def environment(wanted: dict[str, str], actual: dict[str, str] | None) -> Witness:
     """The main process has our variables (values are compared, never told)."""
     if actual is None:
         return _witness("environment", "unknown", "cannot be read")
     wrong = sorted(name for name, value in wanted.items() if actual.get(name) != value)
     if wrong:
-        return _witness("environment", "not_applied", "other or no value: %s" % ", ".join(wrong))
+        return _witness("environment", "not_applied", "other or no value: {}".format(", ".join(wrong)))
     return _witness("environment", "applied")
 
 
-def start_time(written_unix_s: float, started_unix_s: Optional[float]) -> Witness:
+def start_time(written_unix_s: float, started_unix_s: float | None) -> Witness:
     """The process is younger than the unit that it should have been started from."""
     if started_unix_s is None:
         return _witness("start_time", "unknown", "cannot be read")
     if started_unix_s + 0.5 < written_unix_s:
         age = written_unix_s - started_unix_s
-        return _witness("start_time", "not_applied", "the process is %.1f s older than the unit" % age)
+        return _witness("start_time", "not_applied", f"the process is {age:.1f} s older than the unit")
     return _witness("start_time", "applied")
 
 
@@ -108,7 +110,7 @@ def same(asked: Any, effective: Any) -> bool:
     return str(asked).lower() == str(effective).lower()
 
 
-def arguments_report(flags: Dict[str, Any], report: Dict[str, Any], ignore: List[str]) -> List[Difference]:
+def arguments_report(flags: dict[str, Any], report: dict[str, Any], ignore: list[str]) -> list[Difference]:
     """Every flag that was given against the engine's own report of its effective arguments."""
     found = []
     for flag, asked in flags.items():
@@ -121,7 +123,7 @@ def arguments_report(flags: Dict[str, Any], report: Dict[str, Any], ignore: List
     return found
 
 
-def check(rule: Dict[str, Any], answer: Any) -> Optional[Difference]:
+def check(rule: dict[str, Any], answer: Any) -> Difference | None:
     """One check of the profile against a report; None when it agrees."""
     if rule["select"] == "positions":
         effective: Any = len(metrics.by_position(answer, rule["metric"]["name"], rule["metric"]["label"]))
@@ -135,11 +137,11 @@ def check(rule: Dict[str, Any], answer: Any) -> Optional[Difference]:
 
 
 def engine_report(
-    url: str, rules: Dict[str, Any], flags: Dict[str, Any], headers: Dict[str, str]
-) -> Tuple[Witness, List[Difference], Dict[str, str]]:
+    url: str, rules: dict[str, Any], flags: dict[str, Any], headers: dict[str, str]
+) -> tuple[Witness, list[Difference], dict[str, str]]:
     """The engine's own words: (witness, differences, path -> report text).  Every call has a time limit."""
-    pages: Dict[str, str] = {}
-    silent: List[str] = []
+    pages: dict[str, str] = {}
+    silent: list[str] = []
     wanted = [*rules["reports"], *(rule["path"] for rule in rules["checks"])]
     if rules["arguments_report"]:
         wanted.append(rules["arguments_report"])
@@ -147,13 +149,13 @@ def engine_report(
         try:
             status, body = generate.get(url + path, 10.0, headers)
         except OSError as error:
-            silent.append("%s: %s" % (path, error))
+            silent.append(f"{path}: {error}")
             continue
         if status == 200:
             pages[path] = body.decode(errors="replace")
         else:
             silent.append("%s: HTTP %d" % (path, status))
-    differences: List[Difference] = []
+    differences: list[Difference] = []
     words = []
     heard = False
     if rules["arguments_report"] in pages:
@@ -179,7 +181,7 @@ def engine_report(
     if not heard:
         return _witness("engine_report", "unknown", "; ".join(silent) or "the engine has no report"), [], pages
     word = next((word for word in ORDER if word in words), "applied")
-    shown = "; ".join("%(name)s: asked %(asked)s, runs %(effective)s" % item for item in differences)
+    shown = "; ".join("{name}: asked {asked}, runs {effective}".format(**item) for item in differences)
     return _witness("engine_report", word, shown), differences, pages
 
 
@@ -191,8 +193,8 @@ def _json(text: str) -> Any:
 
 
 def main_process(
-    plan: Dict[str, Any], properties: Dict[str, str], installed: Optional[str], pids: Any, url: str
-) -> List[Witness]:
+    plan: dict[str, Any], properties: dict[str, str], installed: str | None, pids: Any, url: str
+) -> list[Witness]:
     """The witnesses that need no answer of the engine."""
     pid = int(properties.get("MainPID") or 0)
     return [

@@ -7,8 +7,9 @@ import json
 import subprocess
 import tarfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Optional
+from typing import Any
 
 from . import redact
 from .service import Systemd, booted_with_systemd
@@ -30,12 +31,12 @@ def split_journal(source: Path, engine: Path, unit: Path) -> None:
             if entry.get("SYSLOG_IDENTIFIER") == "systemd" and "_PID" in entry:
                 stamp = int(entry.get("__REALTIME_TIMESTAMP", 0)) / 1e6
                 when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(stamp)) + "Z"
-                about.write(("%s systemd: " % when).encode() + data + b"\n")
+                about.write((f"{when} systemd: ").encode() + data + b"\n")
             else:
                 own.write(data + b"\n")
 
 
-def kernel_messages(start_unix_s: float, end_unix_s: float) -> Optional[str]:
+def kernel_messages(start_unix_s: float, end_unix_s: float) -> str | None:
     """Kernel messages of a window; None where this host does not show them."""
     if booted_with_systemd():
         argv = ["journalctl", "-k", "--no-pager", "-o", "short-iso-precise"]
@@ -63,8 +64,8 @@ def _inside(line: str, start_unix_s: float, end_unix_s: float) -> bool:
 
 
 def collect(
-    service: Any, run: Path, invocation_id: str, start_unix_s: float, secrets: Iterable[str], argv: List[str]
-) -> Dict[str, Any]:
+    service: Any, run: Path, invocation_id: str, start_unix_s: float, secrets: Iterable[str], argv: list[str]
+) -> dict[str, Any]:
     """Write the run's evidence into one tar file.
 
     Returns its path, size, the unit's properties at the end and whether main process or unit changed.
@@ -94,20 +95,20 @@ def collect(
     return {"bundle": str(bundle), "bytes": bundle.stat().st_size, "properties": properties}
 
 
-def _files(path: Path) -> List[Path]:
+def _files(path: Path) -> list[Path]:
     if path.is_dir():
-        return [item for item in path.rglob("*") if item.is_file() and item.suffix not in (".tmp",)]
+        return [item for item in path.rglob("*") if item.is_file() and item.suffix != ".tmp"]
     return [path] if path.is_file() else []
 
 
-def _packed(path: Path, secrets: List[str]) -> Path:
+def _packed(path: Path, secrets: list[str]) -> Path:
     """The file without secrets; logs and pages compressed.  Line by line, so its size does not matter."""
     if path.suffix == ".gz":
         return path
     small = path.suffix == ".json" or path.name == "status.json"
     target = path if small else path.with_name(path.name + ".gz")
     temporary = path.with_name(path.name + ".tmp")
-    with path.open("rb") as source, (open(str(temporary), "wb") if small else gzip.open(str(temporary), "wb", 5)) as out:
+    with path.open("rb") as source, open(str(temporary), "wb") if small else gzip.open(str(temporary), "wb", 5) as out:
         for block in _lines(source):
             out.write(redact.clean(block, secrets))
     temporary.replace(target)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from typing import Any, Dict, Iterator, Optional, Tuple
+from collections.abc import Iterator
+from typing import Any
 
 from . import paths
 
@@ -21,7 +22,7 @@ class Refused(Exception):
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def get(url: str, timeout_s: float, headers: Optional[Dict[str, str]] = None) -> Tuple[int, bytes]:
+def get(url: str, timeout_s: float, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
     """(status, body) of a GET; an HTTP error is an answer.  OSError when nobody answers."""
     request = urllib.request.Request(url, headers=headers or {})
     try:
@@ -34,7 +35,7 @@ def get(url: str, timeout_s: float, headers: Optional[Dict[str, str]] = None) ->
         raise OSError(str(error.reason)) from None
 
 
-def events(stream: Any) -> Iterator[Dict[str, Any]]:
+def events(stream: Any) -> Iterator[dict[str, Any]]:
     """JSON objects of a server-sent event stream, until [DONE]."""
     for raw in stream:
         line = raw.strip()
@@ -48,8 +49,8 @@ def events(stream: Any) -> Iterator[Dict[str, Any]]:
 
 
 def generate(
-    url: str, dialect: Dict[str, Any], body: Dict[str, Any], timeout_s: float, headers: Optional[Dict[str, str]] = None
-) -> Dict[str, Any]:
+    url: str, dialect: dict[str, Any], body: dict[str, Any], timeout_s: float, headers: dict[str, str] | None = None
+) -> dict[str, Any]:
     """Post one generation and read it to its end.
 
     Returns text, output_tokens and drafted_tokens (None where the engine does not say).  Raises OSError when
@@ -66,7 +67,7 @@ def generate(
             for event in events(answer):
                 error = paths.first(event, dialect["error"])
                 if error:
-                    raise Refused("an error inside the stream: %s" % str(error)[:300])
+                    raise Refused(f"an error inside the stream: {str(error)[:300]}")
                 piece = paths.first(event, dialect["text"]) or ""
                 text = piece if dialect.get("text_is_cumulative") else text + piece
                 last.update(event)
@@ -76,7 +77,7 @@ def generate(
     except urllib.error.URLError as error:
         raise OSError(str(error.reason)) from None
     except ValueError as error:
-        raise Refused("not an event stream: %s" % error) from None
+        raise Refused(f"not an event stream: {error}") from None
     if not text:
         raise Refused("HTTP 200 with an empty text")
     tokens = paths.first(last, dialect.get("output_tokens", []))

@@ -14,7 +14,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from .service import Systemd, atomic_write, manager
 
@@ -30,14 +30,14 @@ def _lease(home: Path) -> Path:
     return home / "lease.json"
 
 
-def read_lease(home: Path) -> Optional[Dict[str, Any]]:
+def read_lease(home: Path) -> dict[str, Any] | None:
     try:
         return json.loads(_lease(home).read_text())
     except (OSError, ValueError):
         return None
 
 
-def acquire(home: Path, sweep_id: str, service_name: str, replaces: List[str], seconds: float) -> Dict[str, Any]:
+def acquire(home: Path, sweep_id: str, service_name: str, replaces: list[str], seconds: float) -> dict[str, Any]:
     """Take the lock of this host and note what runs, so that it can be given back.
 
     Raises Locked while another sweep's lease is alive.  An expired one is restored first.
@@ -48,8 +48,9 @@ def acquire(home: Path, sweep_id: str, service_name: str, replaces: List[str], s
         left = lease["expires_unix_s"] - time.time()
         if left > 0:
             raise Locked(
-                "sweep %s owns this host for another %.0f s (lock: %s); end it, wait, or run playbooks/restore.yml"
-                % (lease["sweep_id"], left, _lease(home))
+                "sweep {} owns this host for another {:.0f} s (lock: {}); end it, wait, or run playbooks/restore.yml".format(
+                    lease["sweep_id"], left, _lease(home)
+                )
             )
         restore(home)
         lease = None
@@ -64,17 +65,17 @@ def renew(home: Path, sweep_id: str, seconds: float) -> None:
     """Keep the lease alive for at least so long.  Raises Locked when it is no longer ours."""
     lease = read_lease(home)
     if lease is None or lease["sweep_id"] != sweep_id:
-        owner = "sweep %s" % lease["sweep_id"] if lease else "nobody: the guard gave the host back"
-        raise Locked("the lock of this host is not ours any more, it belongs to %s" % owner)
+        owner = "sweep {}".format(lease["sweep_id"]) if lease else "nobody: the guard gave the host back"
+        raise Locked(f"the lock of this host is not ours any more, it belongs to {owner}")
     lease["expires_unix_s"] = time.time() + seconds
     atomic_write(_lease(home), json.dumps(lease))
 
 
-def snapshot(home: Path, service_name: str, replaces: List[str]) -> Dict[str, Any]:
+def snapshot(home: Path, service_name: str, replaces: list[str]) -> dict[str, Any]:
     """What runs before the sweep: our own unit from an earlier deployment, and the units it replaces."""
     service = manager(service_name, home)
     properties = service.properties()
-    before: Dict[str, Any] = {"unit": None, "environment": None, "active": False, "replaced": []}
+    before: dict[str, Any] = {"unit": None, "environment": None, "active": False, "replaced": []}
     if properties.get("LoadState") == "loaded" and properties.get("ActiveState") in ("active", "activating"):
         before["active"] = True
     installed = service.installed_unit()
@@ -89,7 +90,7 @@ def snapshot(home: Path, service_name: str, replaces: List[str]) -> Dict[str, An
     return before
 
 
-def restore(home: Path) -> Dict[str, Any]:
+def restore(home: Path) -> dict[str, Any]:
     """End engine and load client, put back what ran before, drop the lock.  Safe to call twice."""
     lease = read_lease(home)
     if lease is None:
@@ -98,7 +99,7 @@ def restore(home: Path) -> Dict[str, Any]:
     service.end(CLIENT)
     service.stop(60.0)
     before = lease["before"]
-    told: List[str] = []
+    told: list[str] = []
     if before["unit"] is not None:
         if isinstance(service, Systemd):
             service.install(before["unit"], before["environment"] or "")
@@ -119,10 +120,10 @@ def restore(home: Path) -> Dict[str, Any]:
 
 
 def _unit(name: str, home: Path) -> Systemd:
-    return Systemd(name[: -len(".service")] if name.endswith(".service") else name, home)
+    return Systemd(name.removesuffix(".service"), home)
 
 
-def stop_replaced(home: Path, lease: Dict[str, Any]) -> None:
+def stop_replaced(home: Path, lease: dict[str, Any]) -> None:
     for name in lease["before"]["replaced"]:
         _unit(name, home).stop(120.0)
 
@@ -135,13 +136,13 @@ def main() -> int:
         if lease is None or lease["sweep_id"] != sweep_id:
             return 0
         if time.time() > lease["expires_unix_s"]:
-            print("the lease of sweep %s ran out: giving the host back" % sweep_id, flush=True)
+            print(f"the lease of sweep {sweep_id} ran out: giving the host back", flush=True)
             print(json.dumps(restore(home)), flush=True)
             return 0
         time.sleep(1.0)
 
 
-def start(home: Path, lease: Dict[str, Any], python: str) -> None:
+def start(home: Path, lease: dict[str, Any], python: str) -> None:
     """Start the guard beside the sweep."""
     service = manager(lease["service"], home)
     environment = {"PYTHONPATH": os.pathsep.join([str(home / "agent"), str(home / "site")])}

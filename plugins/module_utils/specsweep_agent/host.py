@@ -7,12 +7,12 @@ import platform
 import shutil
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from .service import ServiceError, booted_with_systemd, run
 
 
-def describe(home: Path) -> Dict[str, Any]:
+def describe(home: Path) -> dict[str, Any]:
     """Facts of the host record (specsweep/record.py: Host)."""
     gpus = gpu_list()
     return {
@@ -34,7 +34,7 @@ def describe(home: Path) -> Dict[str, Any]:
     }
 
 
-def gpu_list() -> List[Dict[str, Any]]:
+def gpu_list() -> list[dict[str, Any]]:
     """One entry a GPU from nvidia-smi; empty where there is none."""
     program = shutil.which("nvidia-smi")
     if program is None:
@@ -49,12 +49,12 @@ def gpu_list() -> List[Dict[str, Any]]:
     return [dict(zip(fields, (cell.strip() for cell in line.split(",")))) for line in done.stdout.splitlines() if line]
 
 
-def gpu_memory_used_mib() -> List[int]:
+def gpu_memory_used_mib() -> list[int]:
     """Memory in use, one number a GPU."""
     return [int(gpu["memory.used"]) for gpu in gpu_list() if gpu["memory.used"].isdigit()]
 
 
-def wait_for_drained(before: List[int], slack_mib: int = 512, limit_s: float = 30.0) -> Dict[str, Any]:
+def wait_for_drained(before: list[int], slack_mib: int = 512, limit_s: float = 30.0) -> dict[str, Any]:
     """Wait until the GPUs use no more memory than before the sweep, within the limit; tells what it saw."""
     began = time.monotonic()
     used = gpu_memory_used_mib()
@@ -73,7 +73,7 @@ def _read(path: str) -> str:
         return ""
 
 
-def _first_value(path: str, key: str) -> Optional[str]:
+def _first_value(path: str, key: str) -> str | None:
     for line in _read(path).splitlines():
         name, _, value = line.partition(":")
         if name.strip() == key:
@@ -88,6 +88,6 @@ def _os_name() -> str:
     return platform.platform()
 
 
-def _memory_mib() -> Optional[int]:
+def _memory_mib() -> int | None:
     value = _first_value("/proc/meminfo", "MemTotal")
     return int(value.split()[0]) // 1024 if value else None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable
 
 #: flag -> (other spellings, value's name or None for a switch, where it goes)
 Target = Callable[[Any, Any], None]
@@ -45,7 +45,7 @@ def _spec_type(parameters: Any, value: str) -> None:
             None,
         )
         if kind is None:
-            raise ValueError("unknown speculative type: %s" % name)
+            raise ValueError(f"unknown speculative type: {name}")
         kinds.append(kind)
     parameters.speculative.types = kinds
 
@@ -62,7 +62,7 @@ def _ignore(parameters: Any, value: Any) -> None:
     """Known to llama-server, without meaning here."""
 
 
-FLAGS: Dict[str, Tuple[Tuple[str, ...], Optional[str], Target]] = {
+FLAGS: dict[str, tuple[tuple[str, ...], str | None, Target]] = {
     "-m": (("--model",), "FNAME", _set("model", "path", kind=str)),
     "-a": (("--alias",), "STRING", _alias),
     "--host": ((), "HOST", _hosts),
@@ -93,24 +93,24 @@ class UsageError(Exception):
     """Arguments that cannot be used; the message is llama-server's own wording."""
 
 
-def apply(parameters: Any, arguments: List[str]) -> None:
+def apply(parameters: Any, arguments: list[str]) -> None:
     """Set the parameters from llama-server's flags."""
     by_spelling = {spelling: flag for flag, rule in FLAGS.items() for spelling in (flag, *rule[0])}
     todo = list(arguments)
     while todo:
         given = todo.pop(0)
         if given not in by_spelling:
-            raise UsageError("error: invalid argument: %s" % given)
+            raise UsageError(f"error: invalid argument: {given}")
         _, value_name, target = FLAGS[by_spelling[given]]
         if value_name is None:
             target(parameters, True)
             continue
         if not todo:
-            raise UsageError('error while handling argument "%s": expected value for argument' % given)
+            raise UsageError(f'error while handling argument "{given}": expected value for argument')
         try:
             target(parameters, todo.pop(0))
         except ValueError as error:
-            raise UsageError('error while handling argument "%s": %s' % (given, error)) from None
+            raise UsageError(f'error while handling argument "{given}": {error}') from None
 
 
 def help_text() -> str:
@@ -120,7 +120,7 @@ def help_text() -> str:
     return "\n".join(lines)
 
 
-def main(arguments: List[str]) -> int:
+def main(arguments: list[str]) -> int:
     if "--help" in arguments or "-h" in arguments:
         print(help_text())
         return 0
@@ -129,7 +129,7 @@ def main(arguments: List[str]) -> int:
     if "--version" in arguments:
         from importlib.metadata import version
 
-        print("version: xllamacpp %s (llama.cpp b%s)" % (version("xllamacpp"), version("xllamacpp").split(".")[-1]))
+        print("version: xllamacpp {} (llama.cpp b{})".format(version("xllamacpp"), version("xllamacpp").split(".")[-1]))
         return 0
     parameters = xllamacpp.CommonParams()
     try:
@@ -143,7 +143,7 @@ def main(arguments: List[str]) -> int:
     try:
         server = xllamacpp.Server(parameters)
     except RuntimeError as error:
-        print("error: %s" % error, file=sys.stderr, flush=True)
+        print(f"error: {error}", file=sys.stderr, flush=True)
         return 1
     stop.wait()
     del server

@@ -24,7 +24,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 import aiohttp
 
@@ -51,7 +51,7 @@ def with_prompt(template: Any, prompt: str) -> Any:
     return template
 
 
-def quantile(values: List[float], share: float) -> Optional[float]:
+def quantile(values: list[float], share: float) -> float | None:
     """The smallest value that at least `share` of the values do not exceed."""
     if not values:
         return None
@@ -62,7 +62,7 @@ class Lag:
     """How late this client's own event loop is."""
 
     def __init__(self) -> None:
-        self.samples_ms: List[float] = []
+        self.samples_ms: list[float] = []
 
     async def watch(self) -> None:
         while True:
@@ -72,13 +72,13 @@ class Lag:
 
 
 class Client:
-    def __init__(self, job: Dict[str, Any]) -> None:
+    def __init__(self, job: dict[str, Any]) -> None:
         self.job = job
         self.folder = Path(job["folder"])
         self.dialect = job["dialect"]
         self.drafted_seen = float(job.get("drafted_before") or 0)
-        self.cancelled: List[Dict[str, Any]] = []
-        self.status: Dict[str, Any] = {"state": "running", "pid": os.getpid(), "points": {}, "phases": []}
+        self.cancelled: list[dict[str, Any]] = []
+        self.status: dict[str, Any] = {"state": "running", "pid": os.getpid(), "points": {}, "phases": []}
 
     # status
 
@@ -92,10 +92,15 @@ class Client:
     # one request
 
     async def request(
-        self, session: aiohttp.ClientSession, item: Dict[str, str], origin: float, warmup: bool
-    ) -> Dict[str, Any]:
+        self, session: aiohttp.ClientSession, item: dict[str, str], origin: float, warmup: bool
+    ) -> dict[str, Any]:
         """Send one request and read its stream; never raises, the error stands in the record."""
-        record: Dict[str, Any] = {"id": item["id"], "prompt_id": item["id"], "category": item["category"], "warmup": warmup}
+        record: dict[str, Any] = {
+            "id": item["id"],
+            "prompt_id": item["id"],
+            "category": item["category"],
+            "warmup": warmup,
+        }
         body = with_prompt(self.job["body"], item["prompt"])
         sent = time.perf_counter()
         record["sent_s"] = round(sent - origin, 6)
@@ -118,7 +123,7 @@ class Client:
                             ended_at = now
                             problem = paths.first(event, self.dialect["error"])
                             if problem:
-                                record["error"] = "error inside a 200 stream: %s" % str(problem)[:300]
+                                record["error"] = f"error inside a 200 stream: {str(problem)[:300]}"
                                 record["phantom"] = True
                             piece = paths.first(event, self.dialect["text"])
                             if piece:
@@ -136,14 +141,14 @@ class Client:
             self.cancelled.append(record)
             raise
         except asyncio.TimeoutError:
-            record["error"] = "no end within %g s" % self.job["request_timeout_s"]
+            record["error"] = "no end within {:g} s".format(self.job["request_timeout_s"])
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            record["error"] = "%s: %s" % (type(error).__name__, str(error)[:300])
+            record["error"] = f"{type(error).__name__}: {str(error)[:300]}"
         self._numbers(record, last, "".join(text), sent, first_at, ended_at)
         return record
 
     @staticmethod
-    def _event(line: bytes) -> Optional[Dict[str, Any]]:
+    def _event(line: bytes) -> dict[str, Any] | None:
         line = line.strip()
         if not line.startswith(b"data:"):
             return None
@@ -154,7 +159,13 @@ class Client:
         return event if isinstance(event, dict) else None
 
     def _numbers(
-        self, record: Dict[str, Any], last: Dict[str, Any], text: str, sent: float, first_at: Optional[float], ended_at: float
+        self,
+        record: dict[str, Any],
+        last: dict[str, Any],
+        text: str,
+        sent: float,
+        first_at: float | None,
+        ended_at: float,
     ) -> None:
         dialect = self.dialect
         for name in ("output_tokens", "prompt_tokens", "cached_tokens", "steps", "drafts", "drafted_tokens"):
@@ -176,13 +187,13 @@ class Client:
         problem = None
         tokens = record["output_tokens"]
         if str(record["finish_reason"]) in dialect["failed_by"]:
-            problem = "the server ended it: %s" % record["finish_reason"]
+            problem = "the server ended it: {}".format(record["finish_reason"])
         elif not text:
             problem = "HTTP 200 with an empty text"
         elif tokens is None:
             problem = "the server gave no count of output tokens"
         elif self.job["exact"] and tokens != self.job["max_tokens"]:
-            problem = "ended after %s of exactly %s tokens" % (tokens, self.job["max_tokens"])
+            problem = "ended after {} of exactly {} tokens".format(tokens, self.job["max_tokens"])
         if problem:
             # It looked like a success; only its length is wrong when a text of counted tokens came.
             record.update(ok=False, error=problem, phantom=not (text and tokens))
@@ -198,11 +209,11 @@ class Client:
     # one load point
 
     async def _closed_loop(
-        self, session: aiohttp.ClientSession, items: List[Dict[str, str]], concurrency: int, warmup: bool
-    ) -> Dict[str, Any]:
+        self, session: aiohttp.ClientSession, items: list[dict[str, str]], concurrency: int, warmup: bool
+    ) -> dict[str, Any]:
         """Keep `concurrency` requests in flight until all are answered or the server is gone."""
         queue = list(reversed(items))
-        done: List[Dict[str, Any]] = []
+        done: list[dict[str, Any]] = []
         origin = time.perf_counter()
         began = time.time()
         refused = 0
@@ -220,7 +231,7 @@ class Client:
         try:
             await asyncio.wait_for(asyncio.gather(*workers), self.job["point_timeout_s"])
         except asyncio.TimeoutError:
-            interrupted = "not done within %g s" % self.job["point_timeout_s"]
+            interrupted = "not done within {:g} s".format(self.job["point_timeout_s"])
         except asyncio.CancelledError:
             interrupted = "ended from outside"
             for task in workers:
@@ -239,7 +250,7 @@ class Client:
             "interrupted": interrupted,
         }
 
-    async def _page(self, session: aiohttp.ClientSession) -> Optional[str]:
+    async def _page(self, session: aiohttp.ClientSession) -> str | None:
         rules = self.job.get("metrics")
         if not rules:
             return None
@@ -249,11 +260,11 @@ class Client:
         except (aiohttp.ClientError, OSError, asyncio.TimeoutError):
             return None
 
-    def _counters(self, page: Optional[str]) -> Dict[str, Any]:
+    def _counters(self, page: str | None) -> dict[str, Any]:
         rules = self.job.get("metrics")
         if not rules or page is None:
             return {}
-        found: Dict[str, Any] = dict(metrics.read(page, rules["counters"]))
+        found: dict[str, Any] = dict(metrics.read(page, rules["counters"]))
         if rules.get("accepted_per_position"):
             position = rules["accepted_per_position"]
             found["accepted_per_position"] = metrics.by_position(page, position["name"], position["label"])
@@ -261,7 +272,9 @@ class Client:
             found["requests_running"] = metrics.total(page, rules["requests_running"])
         return found
 
-    async def _counters_after(self, session: aiohttp.ClientSession, before: Dict[str, Any], tokens: int) -> Dict[str, Any]:
+    async def _counters_after(
+        self, session: aiohttp.ClientSession, before: dict[str, Any], tokens: int
+    ) -> dict[str, Any]:
         """Counters once they have caught up with the requests that ended (they lag on some engines)."""
         deadline = time.monotonic() + 3
         while True:
@@ -290,10 +303,10 @@ class Client:
             await asyncio.sleep(0.25)
         return "not flushed: " + answer_text
 
-    async def point(self, session: aiohttp.ClientSession, point: Dict[str, Any]) -> Dict[str, Any]:
+    async def point(self, session: aiohttp.ClientSession, point: dict[str, Any]) -> dict[str, Any]:
         """Flush, warm up with one wave at the same concurrency, measure; then write what came out."""
         name = "c%d" % point["concurrency"]
-        result: Dict[str, Any] = {"id": point["id"], "concurrency": point["concurrency"], "client_version": VERSION}
+        result: dict[str, Any] = {"id": point["id"], "concurrency": point["concurrency"], "client_version": VERSION}
         began = time.time()
         self.tell(point=point["id"], phase="warmup")
         result["flush"] = await self._flush(session)
@@ -304,7 +317,9 @@ class Client:
         self.drafted_seen += sum(record.get("drafted_tokens") or 0 for record in warm["records"])
         before = self._counters(await self._page(session))
         drafted = max(self.drafted_seen, before.get("drafted_tokens") or 0, before.get("accepted_tokens") or 0)
-        countable = "drafted_tokens" in before or bool(self.dialect["drafted_tokens"]) or bool(self.dialect["accepted_tokens"])
+        countable = (
+            "drafted_tokens" in before or bool(self.dialect["drafted_tokens"]) or bool(self.dialect["accepted_tokens"])
+        )
         result["drafted_after_warmup"] = drafted if countable else None
         result["warmup_failed"] = sum(not record.get("ok") for record in warm["records"])
         records = warm["records"]
@@ -339,7 +354,7 @@ class Client:
         self._write(point["id"], result, records)
         return result
 
-    def _write(self, point_id: str, result: Dict[str, Any], records: List[Dict[str, Any]]) -> None:
+    def _write(self, point_id: str, result: dict[str, Any], records: list[dict[str, Any]]) -> None:
         path = self.folder / "requests" / (point_id + ".jsonl.gz")
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(".tmp")
@@ -382,7 +397,7 @@ class Client:
         return manager(service["name"], Path(service["home"])).pids
 
 
-def _merge(into: Dict[str, Any], event: Dict[str, Any]) -> None:
+def _merge(into: dict[str, Any], event: dict[str, Any]) -> None:
     """Keep the latest value of every key; a later event without a key does not erase it."""
     for key, value in event.items():
         if value is None or (isinstance(value, list) and not value and into.get(key)):
@@ -408,7 +423,7 @@ def main() -> int:
     try:
         asyncio.run(bounded())
     except Exception as error:
-        client.tell(state="broken", reason="%s: %s" % (type(error).__name__, error))
+        client.tell(state="broken", reason=f"{type(error).__name__}: {error}")
         raise
     return 0
 

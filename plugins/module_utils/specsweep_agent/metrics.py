@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import Dict, List, Optional
 
-_SAMPLE = re.compile(r'^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)')
+_SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
-def total(page: str, name: str) -> Optional[float]:
+def total(page: str, name: str) -> float | None:
     """Sum of a metric over its label sets; None where the page does not have it."""
     values = [float(match[3]) for match in map(_SAMPLE.match, page.splitlines()) if match and match[1] == name]
     return sum(values) if values else None
 
 
-def by_label(page: str, name: str, label: str) -> Dict[str, float]:
+def by_label(page: str, name: str, label: str) -> dict[str, float]:
     """Sums of a metric by the value of one label."""
-    sums: Dict[str, float] = {}
+    sums: dict[str, float] = {}
     for match in map(_SAMPLE.match, page.splitlines()):
         if match and match[1] == name:
             value = dict(_LABEL.findall(match[2] or "")).get(label)
@@ -26,14 +25,14 @@ def by_label(page: str, name: str, label: str) -> Dict[str, float]:
     return sums
 
 
-def by_position(page: str, name: str, label: str) -> List[int]:
+def by_position(page: str, name: str, label: str) -> list[int]:
     """Counts by draft position 0, 1, ...; empty where the page has none."""
     sums = by_label(page, name, label)
     positions = sorted((int(position), count) for position, count in sums.items() if position.isdigit())
     return [int(count) for _, count in positions]
 
 
-def read(page: str, counters: Dict[str, str]) -> Dict[str, float]:
+def read(page: str, counters: dict[str, str]) -> dict[str, float]:
     """The profile's counters by our names, those that the page has."""
     found = {ours: total(page, theirs) for ours, theirs in counters.items()}
     return {name: value for name, value in found.items() if value is not None}

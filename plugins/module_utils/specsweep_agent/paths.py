@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, List
+from collections.abc import Iterable
+from typing import Any
 
 
-def values(data: Any, path: str) -> List[Any]:
+def values(data: Any, path: str) -> list[Any]:
     """All values at a path; empty where there is none."""
     found = [data]
     for part in path.split("."):
-        below: List[Any] = []
+        below: list[Any] = []
         for item in found:
             if part == "*":
                 below += list(item.values()) if isinstance(item, dict) else item if isinstance(item, list) else []

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Dict, Iterable, List, Optional, Set
 
 PROC = Path("/proc")
 
@@ -29,7 +29,7 @@ def alive(pid: int) -> bool:
     return True
 
 
-def _stat(pid: int) -> Optional[List[str]]:
+def _stat(pid: int) -> list[str] | None:
     """Fields of /proc/PID/stat from the state on (the name before it may hold spaces and brackets)."""
     try:
         text = (PROC / str(pid) / "stat").read_text()
@@ -38,7 +38,7 @@ def _stat(pid: int) -> Optional[List[str]]:
     return text.rpartition(")")[2].split()
 
 
-def command_line(pid: int) -> Optional[List[str]]:
+def command_line(pid: int) -> list[str] | None:
     try:
         data = (PROC / str(pid) / "cmdline").read_bytes()
     except OSError:
@@ -46,7 +46,7 @@ def command_line(pid: int) -> Optional[List[str]]:
     return [part.decode(errors="replace") for part in data.rstrip(b"\0").split(b"\0")] if data else None
 
 
-def environment(pid: int) -> Optional[Dict[str, str]]:
+def environment(pid: int) -> dict[str, str] | None:
     try:
         data = (PROC / str(pid) / "environ").read_bytes()
     except OSError:
@@ -55,7 +55,7 @@ def environment(pid: int) -> Optional[Dict[str, str]]:
     return {name: value for name, _, value in pairs}
 
 
-def start_time(pid: int) -> Optional[float]:
+def start_time(pid: int) -> float | None:
     """Unix time at which the process started, to 10 ms."""
     state = _stat(pid)
     if state is None:
@@ -73,9 +73,9 @@ def start_time(pid: int) -> Optional[float]:
     return boot_time + int(state[19]) / os.sysconf("SC_CLK_TCK")
 
 
-def descendants(pid: int) -> Set[int]:
+def descendants(pid: int) -> set[int]:
     """The process and everything below it."""
-    children: Dict[int, List[int]] = {}
+    children: dict[int, list[int]] = {}
     for entry in PROC.iterdir() if available() else ():
         if entry.name.isdigit():
             state = _stat(int(entry.name))
@@ -90,7 +90,7 @@ def descendants(pid: int) -> Set[int]:
     return found
 
 
-def listening_inodes(port: int) -> Set[str]:
+def listening_inodes(port: int) -> set[str]:
     """Inodes of the TCP sockets that listen on a port."""
     inodes = set()
     for name in ("tcp", "tcp6"):
@@ -105,7 +105,7 @@ def listening_inodes(port: int) -> Set[str]:
     return inodes
 
 
-def port_owner(port: int, candidates: Optional[Iterable[int]] = None) -> Optional[int]:
+def port_owner(port: int, candidates: Iterable[int] | None = None) -> int | None:
     """PID of a process that listens on the port: of `candidates`, else of all we may look into.
 
     None: nobody listens, or the owner belongs to somebody else.
@@ -113,7 +113,7 @@ def port_owner(port: int, candidates: Optional[Iterable[int]] = None) -> Optiona
     inodes = listening_inodes(port)
     if not inodes:
         return None
-    wanted = {"socket:[%s]" % inode for inode in inodes}
+    wanted = {f"socket:[{inode}]" for inode in inodes}
     if candidates is None:
         candidates = [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]
     for pid in candidates:
@@ -130,7 +130,7 @@ def port_owner(port: int, candidates: Optional[Iterable[int]] = None) -> Optiona
     return None
 
 
-def unit_of(pid: int) -> Optional[str]:
+def unit_of(pid: int) -> str | None:
     """systemd unit of a process, from its cgroup."""
     try:
         text = (PROC / str(pid) / "cgroup").read_text()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable
 from urllib.parse import urlsplit
 
 from . import generate, procfs
@@ -23,17 +23,25 @@ FOREIGN_S = 10.0
 class Endpoint(threading.Thread):
     """Asks the endpoint until it generates; notes every change on the time line."""
 
-    def __init__(self, url: str, ready: Dict[str, Any], dialect: Dict[str, Any], body: Dict[str, Any],
-                 headers: Dict[str, str], pids: Callable[[], Any], started: float) -> None:
+    def __init__(
+        self,
+        url: str,
+        ready: dict[str, Any],
+        dialect: dict[str, Any],
+        body: dict[str, Any],
+        headers: dict[str, str],
+        pids: Callable[[], Any],
+        started: float,
+    ) -> None:
         super().__init__(daemon=True)
         self.url, self.ready, self.dialect, self.body, self.headers = url, ready, dialect, body, headers
         self.port = urlsplit(url).port or 80
         self.unit_pids = pids
         self.started = started
-        self.timeline: List[Dict[str, Any]] = []
-        self.generated: Optional[Dict[str, Any]] = None
-        self.foreign: Optional[int] = None
-        self.foreign_since: Optional[float] = None
+        self.timeline: list[dict[str, Any]] = []
+        self.generated: dict[str, Any] | None = None
+        self.foreign: int | None = None
+        self.foreign_since: float | None = None
         self.over = threading.Event()
 
     def note(self, event: str, detail: str = "") -> None:
@@ -84,14 +92,22 @@ class Endpoint(threading.Thread):
             self.foreign = self.foreign_since = None
             return True
         owner = procfs.port_owner(self.port)
-        self.note("port is not ours", "held by pid %s" % owner if owner else "held by a process we may not look into")
+        self.note("port is not ours", f"held by pid {owner}" if owner else "held by a process we may not look into")
         self.foreign = owner
         self.foreign_since = self.foreign_since or time.monotonic()
         return False
 
 
-def wait(service: Any, url: str, ready: Dict[str, Any], dialect: Dict[str, Any], body: Dict[str, Any],
-         headers: Dict[str, str], timeout_s: float, started: float) -> Dict[str, Any]:
+def wait(
+    service: Any,
+    url: str,
+    ready: dict[str, Any],
+    dialect: dict[str, Any],
+    body: dict[str, Any],
+    headers: dict[str, str],
+    timeout_s: float,
+    started: float,
+) -> dict[str, Any]:
     """Wait for readiness.
 
     Returns outcome (ready, failed, wrong_process, timeout), reason, ready_s, timeline, properties and what was
@@ -127,7 +143,7 @@ def wait(service: Any, url: str, ready: Dict[str, Any], dialect: Dict[str, Any],
             elif now - started > timeout_s:
                 outcome = "timeout"
                 last = endpoint.timeline[-1]["event"] if endpoint.timeline else "nothing"
-                reason = "not ready within %g s (last seen: %s)" % (timeout_s, last)
+                reason = f"not ready within {timeout_s:g} s (last seen: {last})"
                 endpoint.note("timeout")
             else:
                 endpoint.join(POLL_S / 2)
@@ -143,7 +159,7 @@ def wait(service: Any, url: str, ready: Dict[str, Any], dialect: Dict[str, Any],
     }
 
 
-def describe(pid: Optional[int]) -> str:
+def describe(pid: int | None) -> str:
     """A process in a few words."""
     if pid is None:
         return "a process of another user"

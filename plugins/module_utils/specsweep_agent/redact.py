@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Dict, Iterable, List
+from collections.abc import Iterable
 
 MASK = "[redacted]"
 _NAME = re.compile(r"(?i)(token|secret|passw|credential|api_?key|access_?key|private_?key|authorization|cookie)")
@@ -18,13 +18,15 @@ def is_secret_name(name: str) -> bool:
     return bool(_NAME.search(name))
 
 
-def secret_values(environment: Dict[str, str], argv: List[str]) -> List[str]:
+def secret_values(environment: dict[str, str], argv: list[str]) -> list[str]:
     """Values that must not leave the host: of variables and flags with a telling name."""
     found = [value for name, value in environment.items() if is_secret_name(name)]
     for flag, value in zip(argv, argv[1:]):
         if flag.startswith("-") and is_secret_name(flag) and not value.startswith("-"):
             found.append(value)
-    found += [arg.split("=", 1)[1] for arg in argv if arg.startswith("-") and "=" in arg and is_secret_name(arg.split("=")[0])]
+    found += [
+        arg.split("=", 1)[1] for arg in argv if arg.startswith("-") and "=" in arg and is_secret_name(arg.split("=")[0])
+    ]
     # Very short values would blank half of a log.
     return sorted({value for value in found if len(value) >= 4}, key=len, reverse=True)
 
@@ -36,5 +38,5 @@ def clean(data: bytes, secrets: Iterable[str]) -> bytes:
     return _SHAPES.sub(MASK.encode(), data)
 
 
-def clean_arguments(argv: List[str], secrets: Iterable[str]) -> List[str]:
+def clean_arguments(argv: list[str], secrets: Iterable[str]) -> list[str]:
     return [clean(argument.encode(), secrets).decode(errors="replace") for argument in argv]

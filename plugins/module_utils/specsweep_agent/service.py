@@ -17,8 +17,9 @@ import sys
 import time
 import uuid
 import xmlrpc.client
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Set
+from typing import Any
 
 from . import procfs
 
@@ -46,16 +47,16 @@ class ServiceError(Exception):
     """A step of the service manager that failed; the message is one line."""
 
 
-def run(argv: Sequence[str], timeout_s: float = 60.0) -> "subprocess.CompletedProcess[str]":
+def run(argv: Sequence[str], timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
     """Run a program, bounded in time; its output as text."""
     try:
         return subprocess.run(
             list(argv), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout_s
         )
     except subprocess.TimeoutExpired:
-        raise ServiceError("%s did not end within %g s" % (" ".join(argv[:3]), timeout_s)) from None
+        raise ServiceError("{} did not end within {:g} s".format(" ".join(argv[:3]), timeout_s)) from None
     except OSError as error:
-        raise ServiceError("%s: %s" % (argv[0], error.strerror)) from None
+        raise ServiceError(f"{argv[0]}: {error.strerror}") from None
 
 
 def atomic_write(path: Path, text: str, mode: int = 0o644) -> None:
@@ -83,14 +84,14 @@ class Systemd:
         if self.user and not os.environ.get("XDG_RUNTIME_DIR"):
             os.environ["XDG_RUNTIME_DIR"] = "/run/user/%d" % os.geteuid()
 
-    def _systemctl(self, *arguments: str, timeout_s: float = 60.0) -> "subprocess.CompletedProcess[str]":
+    def _systemctl(self, *arguments: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
         scope = ["--user"] if self.user else []
         return run(["systemctl", *scope, *arguments], timeout_s)
 
     def _must(self, *arguments: str, timeout_s: float = 60.0) -> None:
         done = self._systemctl(*arguments, timeout_s=timeout_s)
         if done.returncode:
-            raise ServiceError("systemctl %s: %s" % (" ".join(arguments), _last_line(done.stderr or done.stdout)))
+            raise ServiceError("systemctl {}: {}".format(" ".join(arguments), _last_line(done.stderr or done.stdout)))
 
     def verify(self, unit: str) -> None:
         """Check a unit with systemd-analyze before it replaces anything."""
@@ -103,9 +104,13 @@ class Systemd:
         finally:
             shutil.rmtree(str(candidate.parent), ignore_errors=True)
         complaints = [line for line in done.stderr.splitlines() if self.name + ".service" in line]
-        ignored = [line for line in complaints if re.search(r"Unknown (key|section|lvalue)|[Ii]gnoring|Failed to parse", line)]
+        ignored = [
+            line for line in complaints if re.search(r"Unknown (key|section|lvalue)|[Ii]gnoring|Failed to parse", line)
+        ]
         if done.returncode or ignored:
-            raise ServiceError("the unit is refused: %s" % _last_line("\n".join(ignored or complaints) or done.stderr))
+            raise ServiceError(
+                "the unit is refused: {}".format(_last_line("\n".join(ignored or complaints) or done.stderr))
+            )
 
     def install(self, unit: str, environment: str) -> None:
         """Verify, write unit and environment file (mode 0600), reload, forget earlier failures."""
@@ -115,7 +120,7 @@ class Systemd:
         self._must("daemon-reload")
         self._systemctl("reset-failed", self.name + ".service")
 
-    def installed_unit(self) -> Optional[str]:
+    def installed_unit(self) -> str | None:
         return self.unit_path.read_text() if self.unit_path.exists() else None
 
     def remove(self) -> None:
@@ -129,17 +134,17 @@ class Systemd:
     def restart(self) -> None:
         done = self._systemctl("restart", self.name + ".service", timeout_s=120)
         if done.returncode:
-            raise ServiceError("systemctl restart %s: %s" % (self.name, _last_line(done.stderr)))
+            raise ServiceError(f"systemctl restart {self.name}: {_last_line(done.stderr)}")
 
     def stop(self, timeout_s: float) -> None:
         self._systemctl("stop", self.name + ".service", timeout_s=timeout_s + 30)
 
-    def properties(self) -> Dict[str, str]:
+    def properties(self) -> dict[str, str]:
         done = self._systemctl("show", self.name + ".service", "-p", ",".join(PROPERTIES))
         pairs = (line.partition("=") for line in done.stdout.splitlines() if "=" in line)
         return {name: value for name, _, value in pairs}
 
-    def pids(self) -> Set[int]:
+    def pids(self) -> set[int]:
         return control_group_pids(self.properties().get("ControlGroup", ""))
 
     def write_log(self, invocation_id: str, path: Path) -> None:
@@ -151,28 +156,49 @@ class Systemd:
             return
         with path.open("wb") as out:
             subprocess.run(
-                ["journalctl", *(["--user"] if self.user else []), "_SYSTEMD_INVOCATION_ID=" + invocation_id, "+", own + invocation_id]
-                + ["-o", "json", "--output-fields=MESSAGE,PRIORITY,_PID,SYSLOG_IDENTIFIER", "--no-pager"],
+                [
+                    "journalctl",
+                    *(["--user"] if self.user else []),
+                    "_SYSTEMD_INVOCATION_ID=" + invocation_id,
+                    "+",
+                    own + invocation_id,
+                    "-o",
+                    "json",
+                    "--output-fields=MESSAGE,PRIORITY,_PID,SYSLOG_IDENTIFIER",
+                    "--no-pager",
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.DEVNULL,
                 check=False,
             )
 
-    def spawn(self, name: str, argv: Sequence[str], environment: Dict[str, str], log: Path) -> None:
+    def spawn(self, name: str, argv: Sequence[str], environment: dict[str, str], log: Path) -> None:
         """Start a process that outlives this connection, as a transient unit."""
         log.parent.mkdir(parents=True, exist_ok=True)
         scope = ["--user"] if self.user else []
         self._systemctl("stop", name + ".service")
         self._systemctl("reset-failed", name + ".service")
-        settings = ["--setenv=%s=%s" % pair for pair in environment.items()]
+        settings = ["--setenv={}={}".format(*pair) for pair in environment.items()]
         done = run(
-            ["systemd-run", *scope, "--quiet", "--collect", "--unit=" + name, *settings]
-            + ["-p", "StandardOutput=append:%s" % log, "-p", "StandardError=append:%s" % log]
-            + ["-p", "LimitNOFILE=65536", *argv]
+            [
+                "systemd-run",
+                *scope,
+                "--quiet",
+                "--collect",
+                "--unit=" + name,
+                *settings,
+                "-p",
+                f"StandardOutput=append:{log}",
+                "-p",
+                f"StandardError=append:{log}",
+                "-p",
+                "LimitNOFILE=65536",
+                *argv,
+            ]
         )
         if done.returncode:
-            raise ServiceError("systemd-run %s: %s" % (name, _last_line(done.stderr)))
+            raise ServiceError(f"systemd-run {name}: {_last_line(done.stderr)}")
 
     def end(self, name: str) -> None:
         """End a spawned process."""
@@ -200,7 +226,9 @@ class Supervisor:
         path = self.folder / "supervisor.sock"
         if len(str(path)) < 100:
             return path
-        return Path("/tmp") / ("specsweep-%d-%s.sock" % (os.geteuid(), uuid.uuid5(uuid.NAMESPACE_URL, str(path)).hex[:12]))
+        return Path("/tmp") / (
+            "specsweep-%d-%s.sock" % (os.geteuid(), uuid.uuid5(uuid.NAMESPACE_URL, str(path)).hex[:12])
+        )
 
     def _rpc(self) -> Any:
         proxy = xmlrpc.client.ServerProxy("http://supervisor/RPC2", transport=_UnixTransport(str(self._socket())))
@@ -231,7 +259,10 @@ class Supervisor:
             ),
             0o600,
         )
-        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, [str(self.home / "site"), os.environ.get("PYTHONPATH", "")])))
+        environment = dict(
+            os.environ,
+            PYTHONPATH=os.pathsep.join(filter(None, [str(self.home / "site"), os.environ.get("PYTHONPATH", "")])),
+        )
         done = subprocess.run(
             [self.python, "-m", "supervisor.supervisord", "-c", str(configuration)],
             stdin=subprocess.DEVNULL,
@@ -242,7 +273,7 @@ class Supervisor:
             check=False,
         )
         if done.returncode:
-            raise ServiceError("supervisord did not start: %s" % _last_line(done.stderr or done.stdout))
+            raise ServiceError(f"supervisord did not start: {_last_line(done.stderr or done.stdout)}")
         deadline = time.monotonic() + 10
         while True:
             try:
@@ -250,7 +281,7 @@ class Supervisor:
                 return
             except (OSError, http.client.HTTPException):
                 if time.monotonic() > deadline:
-                    raise ServiceError("supervisord does not answer on %s" % self._socket()) from None
+                    raise ServiceError(f"supervisord does not answer on {self._socket()}") from None
                 time.sleep(0.05)
 
     def shutdown(self) -> None:
@@ -270,7 +301,7 @@ class Supervisor:
         plan = json.loads(unit)
         program = shutil.which(plan["argv"][0]) or plan["argv"][0]
         if not os.access(program, os.X_OK):
-            raise ServiceError("the unit is refused: %s is not executable" % plan["argv"][0])
+            raise ServiceError("the unit is refused: {} is not executable".format(plan["argv"][0]))
         self._up()
         self.stop(plan["stop_timeout_s"])
         atomic_write(self.unit_path, json.dumps(dict(plan, environment=json.loads(environment)), indent=1), 0o600)
@@ -278,7 +309,7 @@ class Supervisor:
         launcher = Path(__file__).resolve().parent / "launch.py"
         if not launcher.exists():
             launcher = self.home / "agent" / "specsweep_agent" / "launch.py"
-        command = '"%s" "%s" "%s"' % (self.python, launcher, self.unit_path)
+        command = f'"{self.python}" "{launcher}" "{self.unit_path}"'
         atomic_write(
             self.folder / "conf.d" / (self.name + ".conf"),
             "[program:{name}]\ncommand={command}\nautostart=false\nautorestart=false\nstartsecs=0\nexitcodes=0\n"
@@ -305,7 +336,7 @@ class Supervisor:
     def _log(self) -> Path:
         return self.folder / (self.name + ".log")
 
-    def installed_unit(self) -> Optional[str]:
+    def installed_unit(self) -> str | None:
         if not self.unit_path.exists():
             return None
         plan = json.loads(self.unit_path.read_text())
@@ -328,7 +359,7 @@ class Supervisor:
         try:
             rpc.startProcess(self.name, True)
         except xmlrpc.client.Fault as fault:
-            raise ServiceError("supervisor: %s" % fault.faultString) from None
+            raise ServiceError(f"supervisor: {fault.faultString}") from None
         atomic_write(
             self.state_path,
             json.dumps({"invocation_id": uuid.uuid4().hex, "started": time.time(), "pid": self._info().get("pid", 0)}),
@@ -349,13 +380,13 @@ class Supervisor:
                 except OSError:
                     continue
 
-    def _info(self) -> Dict[str, Any]:
+    def _info(self) -> dict[str, Any]:
         try:
             return dict(self._rpc().getProcessInfo(self.name))
         except (OSError, http.client.HTTPException, xmlrpc.client.Fault):
             return {}
 
-    def properties(self) -> Dict[str, str]:
+    def properties(self) -> dict[str, str]:
         info = self._info()
         state = json.loads(self.state_path.read_text()) if self.state_path.exists() else {}
         words = {
@@ -388,14 +419,14 @@ class Supervisor:
                 words.update(ActiveState="failed", SubState="failed", Result="exit-code")
         return words
 
-    def _exit(self) -> "tuple[str, str]":
+    def _exit(self) -> tuple[str, str]:
         """(ExecMainCode, ExecMainStatus) of the last exit; the signal stands in supervisord's log only."""
         try:
             lines = (self.folder / "supervisord.log").read_text(errors="replace").splitlines()
         except OSError:
             lines = []
         for line in reversed(lines):
-            match = re.search(r"exited: %s \((?:exit status (\d+)|terminated by SIG(\w+))" % re.escape(self.name), line)
+            match = re.search(rf"exited: {re.escape(self.name)} \((?:exit status (\d+)|terminated by SIG(\w+))", line)
             if match:
                 if match[1]:
                     return "1", match[1]
@@ -403,7 +434,7 @@ class Supervisor:
                 return "2", str(int(number)) if number else match[2]
         return "1", str(self._info().get("exitstatus", 0))
 
-    def pids(self) -> Set[int]:
+    def pids(self) -> set[int]:
         pid = int(self._info().get("pid") or 0)
         return procfs.descendants(pid) if pid else set()
 
@@ -413,7 +444,7 @@ class Supervisor:
         else:
             path.write_text("")
 
-    def spawn(self, name: str, argv: Sequence[str], environment: Dict[str, str], log: Path) -> None:
+    def spawn(self, name: str, argv: Sequence[str], environment: dict[str, str], log: Path) -> None:
         """Start a process in a session of its own; its pid is kept, so that it can be ended by name."""
         self.end(name)
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -456,18 +487,18 @@ def booted_with_systemd() -> bool:
     return Path("/run/systemd/system").is_dir()
 
 
-def manager(name: str, home: Path, supervisor_python: str = "") -> "Any":
+def manager(name: str, home: Path, supervisor_python: str = "") -> Any:
     """The service manager of this host."""
     if booted_with_systemd() and shutil.which("systemctl"):
         return Systemd(name, home)
     return Supervisor(name, home, supervisor_python)
 
 
-def control_group_pids(group: str) -> Set[int]:
+def control_group_pids(group: str) -> set[int]:
     """All processes of a control group and of the groups below it, in cgroup v1 or v2."""
     if not group or group == "/":
         return set()
-    found: Set[int] = set()
+    found: set[int] = set()
     for mount in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd"):
         for path in Path(mount + group).rglob("cgroup.procs") if Path(mount + group).is_dir() else ():
             try:
@@ -477,23 +508,23 @@ def control_group_pids(group: str) -> Set[int]:
     return found
 
 
-def how_it_ended(properties: Dict[str, str]) -> str:
+def how_it_ended(properties: dict[str, str]) -> str:
     """The end of the main process in words, from unit properties."""
     state, result = properties.get("ActiveState", "?"), properties.get("Result", "?")
     code, status = properties.get("ExecMainCode", "0"), properties.get("ExecMainStatus", "0")
     if code in ("2", "3"):
         try:
-            how = "ended by signal %s (%s)" % (status, signal.Signals(int(status)).name)
+            how = f"ended by signal {status} ({signal.Signals(int(status)).name})"
         except ValueError:
-            how = "ended by signal %s" % status
+            how = f"ended by signal {status}"
     elif code == "1":
-        how = "exited with status %s" % status
+        how = f"exited with status {status}"
     else:
         how = "has no main process"
-    return "the unit is %s (%s): its main process %s" % (state, result, how)
+    return f"the unit is {state} ({result}): its main process {how}"
 
 
-def clean_end(properties: Dict[str, str], stop: Dict[str, Any]) -> bool:
+def clean_end(properties: dict[str, str], stop: dict[str, Any]) -> bool:
     """Whether this is how a stop that we asked for looks, by the engine profile."""
     code, status = properties.get("ExecMainCode", "0"), properties.get("ExecMainStatus", "0")
     if code in ("2", "3"):

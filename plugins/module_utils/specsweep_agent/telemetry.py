@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
-from typing import Any, Callable, List, Optional, Set
+from typing import Any, Callable
 
 FIELDS = (
     "index",
@@ -30,21 +30,21 @@ RENAMED = "clocks_event_reasons.active"
 class Telemetry(threading.Thread):
     """Writes telemetry.jsonl: one object a sample and GPU, `at_unix_s` from this host's clock."""
 
-    def __init__(self, path: Path, engine_pids: Callable[[], Set[int]], every_s: float = 1.0) -> None:
+    def __init__(self, path: Path, engine_pids: Callable[[], set[int]], every_s: float = 1.0) -> None:
         super().__init__(daemon=True)
         self.path = path
         self.engine_pids = engine_pids
         self.every_s = every_s
         self.over = threading.Event()
-        self.program: Optional[str] = shutil.which("nvidia-smi")
+        self.program: str | None = shutil.which("nvidia-smi")
         self.fields = list(FIELDS)
 
-    def _query(self, what: str, fields: List[str]) -> Optional[List[List[str]]]:
+    def _query(self, what: str, fields: list[str]) -> list[list[str]] | None:
         if self.program is None:
             return None
         try:
             done = subprocess.run(
-                [self.program, "--query-%s=%s" % (what, ",".join(fields)), "--format=csv,noheader,nounits"],
+                [self.program, "--query-{}={}".format(what, ",".join(fields)), "--format=csv,noheader,nounits"],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -82,6 +82,6 @@ class Telemetry(threading.Thread):
             self.join(12)
 
 
-def _foreign(pid: str, ours: Set[int]) -> bool:
+def _foreign(pid: str, ours: set[int]) -> bool:
     """A process that is visible here and is not the engine's; one of another pid namespace cannot be judged."""
-    return pid.isdigit() and bool(ours) and int(pid) not in ours and Path("/proc/%s" % pid).exists()
+    return pid.isdigit() and bool(ours) and int(pid) not in ours and Path(f"/proc/{pid}").exists()
