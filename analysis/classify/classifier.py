@@ -1,0 +1,202 @@
+"""Classify one run from its logs and the other witnesses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from analysis.classify.engines import engine_of
+from analysis.classify.figures import equal_numbers
+from analysis.classify.findings import Finding, LogFindings, find
+from analysis.classify.fingerprint import fingerprint
+from analysis.classify.pointer import best_pointer
+from analysis.classify.precedence import Lost, Ruling, rule_on
+from analysis.classify.prefilter import Prefilter, make_prefilter
+from analysis.classify.rules import Ruleset, load_rules
+from analysis.classify.scan import Scan, scan
+from analysis.classify.source import blocks
+from analysis.classify.stamps import seconds_of_unix
+from analysis.classify.verdict import (
+    AFTER_MEASUREMENT,
+    NO_FAILURE,
+    NONE,
+    RECOVERED,
+    TERMINAL,
+    UNKNOWN,
+    Alternative,
+    Line,
+    Note,
+    Verdict,
+)
+from analysis.classify.witness_findings import remarks, unit_failed, witnessed
+from analysis.classify.witnesses import LogInput, Witnesses
+
+ALTERNATIVES_SHOWN = 6
+EVIDENCE_SHOWN = 6
+
+
+def classify(logs: Mapping[str, LogInput], witnesses: Witnesses | None = None, prefilter: str = "auto") -> Verdict:
+    """The class of one run.
+
+    ``logs``: source name (engine, kernel, client, unit, ...) to a path, bytes, or pieces of bytes.
+    ``prefilter``: ``auto``, ``hyperscan`` or ``python``; the answer is the same.
+    Raises source.UnusableLog where a log cannot be read.
+    """
+    witnesses = witnesses or Witnesses()
+    rules = load_rules()
+    scanner = _prefilter(prefilter)
+    inputs: dict[str, LogInput] = dict(logs)
+    if witnesses.kernel_log is not None:
+        inputs.setdefault("kernel", witnesses.kernel_log)
+    read = [find(name, scan(blocks(log), rules, scanner), rules) for name, log in inputs.items()]
+    return _verdict(read, witnesses, rules)
+
+
+def classify_files(paths: Iterable[Path | str], prefilter: str = "auto") -> list[tuple[str, Verdict]]:
+    """One verdict for each file: they are independent logs. The source's name is the file's."""
+    return [(str(path), classify({_source_name(path): path}, prefilter=prefilter)) for path in paths]
+
+
+def _source_name(path: Path | str) -> str:
+    return "stdin" if str(path) == "-" else Path(path).name
+
+
+@cache
+def _prefilter(name: str) -> Prefilter:
+    return make_prefilter(load_rules().anchors, name)
+
+
+def _verdict(read: Sequence[LogFindings], witnesses: Witnesses, rules: Ruleset) -> Verdict:
+    window_end = seconds_of_unix(witnesses.window[1]) if witnesses.window else None
+    stopped = witnesses.stopped_by_us or any(log.stop_line is not None for log in read)
+    findings = [finding for log in read for finding in log.findings]
+    if witnesses.stopped_by_us:
+        findings = [f for f in findings if f.rule.id not in ("proc.killed", "serve.engine_died")]
+    findings += witnessed(witnesses, findings, rules, stopped=stopped)
+    ruling = rule_on(findings, rules, witnesses, window_end)
+    engine = engine_of("\n".join(_sample(log) for log in read))
+    notes = _notes(ruling) + remarks(witnesses)
+    if ruling.winner is not None:
+        return _found(ruling.winner, ruling, engine, notes)
+    if ruling.after:
+        return _found(ruling.after[0].finding, ruling, engine, notes, AFTER_MEASUREMENT)
+    signs = _signs(read, ruling, stopped=stopped)
+    if signs or unit_failed(witnesses):
+        return _unknown(read, signs, engine, notes)
+    outcome = RECOVERED if ruling.recovered else NO_FAILURE
+    return Verdict(NONE, engine=engine, outcome=outcome, notes=notes, fingerprint="none")
+
+
+def _sample(log: LogFindings) -> str:
+    return log.scan.head[:16_000].decode("utf-8", "replace") + log.sample[:16_000]
+
+
+def _found(winner: Finding, ruling: Ruling, engine: str | None, notes: list[Note], outcome: str = TERMINAL) -> Verdict:
+    rule = winner.rule
+    same = [f for f in _all(ruling) if f.rule.id == rule.id and f is not winner]
+    evidence = _distinct([*winner.evidence, *(line for f in same for line in f.evidence)])
+    if outcome == TERMINAL and rule.tier == 4:
+        outcome = NO_FAILURE
+    advice, retry = rule.advice, rule.retry
+    if rule.numbers == "profiling_race" and equal_numbers(winner):
+        advice, retry = "Both numbers are equal: not a race but a fault of this vLLM; use another version.", "no"
+    directions = dict(rule.directions)
+    if other := _opposite(rule.directions, ruling):
+        advice += f" But {other} asks for the opposite: this configuration does not fit; make it smaller."
+    return Verdict(
+        klass=rule.id,
+        tier=rule.tier,
+        phase=winner.phase or rule.phase,
+        engine=engine,
+        rank=winner.rank or None,
+        outcome=outcome,
+        pointer=rule.tier == 3,
+        evidence=evidence[:EVIDENCE_SHOWN],
+        fingerprint=fingerprint(rule.id, winner.text),
+        advice=advice,
+        directions=directions,
+        retry=retry,
+        alternatives=_alternatives(ruling),
+        notes=notes,
+    )
+
+
+def _all(ruling: Ruling) -> list[Finding]:
+    lists = (ruling.lost, ruling.notes, ruling.recovered, ruling.after)
+    return [entry.finding for entries in lists for entry in entries]
+
+
+def _opposite(directions: Mapping[str, str], ruling: Ruling) -> str | None:
+    """P8: a second finding that wants the same parameter moved the other way."""
+    wanted = {"smaller": "larger", "larger": "smaller"}
+    for entry in ruling.lost:
+        for name, direction in entry.finding.rule.directions.items():
+            if name in directions and directions[name] == wanted.get(direction):
+                return entry.finding.rule.id
+    return None
+
+
+def _alternatives(ruling: Ruling) -> list[Alternative]:
+    shown: dict[str, Alternative] = {}
+    for entry in ruling.lost:
+        finding = entry.finding
+        shown.setdefault(finding.rule.id, Alternative(finding.rule.id, entry.why, list(finding.evidence)))
+    return list(shown.values())[:ALTERNATIVES_SHOWN]
+
+
+def _notes(ruling: Ruling) -> list[Note]:
+    kinds = (("note", ruling.notes), ("recovered", ruling.recovered), ("after_measurement", ruling.after))
+    shown: dict[tuple[str, str], Note] = {}
+    for kind, entries in kinds:
+        for entry in entries:
+            shown.setdefault((kind, entry.finding.rule.id), _note(kind, entry))
+    return list(shown.values())
+
+
+def _note(kind: str, entry: Lost) -> Note:
+    rule = entry.finding.rule
+    text = rule.advice if kind == "note" else f"{rule.cause}: {entry.why}"
+    return Note(rule.id, kind, text, list(entry.finding.evidence))
+
+
+def _signs(read: Sequence[LogFindings], ruling: Ruling, *, stopped: bool) -> list[Line]:
+    """Signs of a failure that no rule explains; those that a stop or a recovery explains do not count."""
+    signs: list[Line] = []
+    for log in read:
+        stop = abs(log.stop_line) if log.stop_line is not None else None
+        for kind in ("consequence", "trace"):
+            for line in log.signs.get(kind, []):
+                if stop is not None and stopped and line.line >= stop:
+                    continue
+                if kind == "trace" and log.scan.last_work > line.line:
+                    continue
+                if any(entry.finding.line <= line.line for entry in ruling.recovered) and kind == "trace":
+                    continue
+                signs.append(line)
+    return signs
+
+
+def _unknown(read: Sequence[LogFindings], signs: list[Line], engine: str | None, notes: list[Note]) -> Verdict:
+    pointer = best_pointer(read, signs)
+    evidence = _distinct([*pointer.lines, *signs[:2]])
+    return Verdict(
+        UNKNOWN,
+        phase=pointer.phase,
+        engine=engine,
+        rank=None,
+        outcome=TERMINAL,
+        pointer=True,
+        evidence=evidence[:EVIDENCE_SHOWN],
+        fingerprint=fingerprint(UNKNOWN, pointer.basis),
+        advice=pointer.advice,
+        retry="once",
+        notes=notes,
+    )
+
+
+def _distinct(lines: Iterable[Line]) -> list[Line]:
+    return list({(line.source, line.line, line.text): line for line in lines}.values())
+
+
+__all__ = ["Scan", "classify", "classify_files"]
