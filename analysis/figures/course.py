@@ -133,7 +133,7 @@ def clocks(cells: pd.DataFrame, ax: Axes | None = None) -> Axes:
 
 
 @style.styled
-def timeline(phases: pd.DataFrame, ax: Axes | None = None, most: int = 60) -> Axes:
+def timeline(phases: pd.DataFrame, ax: Axes | None = None, most: int = 40) -> Axes:
     """One bar a restart, coloured by phase; the overhead of each at the right.
 
     `phases`: rows of `Results.phases` with `label`, and `overhead_s` and `position` of the restart where

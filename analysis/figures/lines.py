@@ -34,21 +34,32 @@ def _notes(ax: Axes, cells: pd.DataFrame, label: str, *notes: str) -> None:
         style.note(ax, style.REPLAY)
 
 
-def _failed_ticks(cells: pd.DataFrame, column: str, values: list[int]) -> list[str]:
-    """Tick labels; a second line names the concurrencies without a number."""
+#: Most tick labels that stay readable side by side.
+MOST_TICKS = 12
+
+
+def _tick_labels(cells: pd.DataFrame, column: str, values: list[int]) -> list[str]:
+    """Tick labels; a second line names the concurrencies without a number.  Of many, only some are written."""
+    step = -(-len(values) // MOST_TICKS)
     labels = []
-    for value in values:
+    for index, value in enumerate(values):
+        if index % step:
+            labels.append("")
+            continue
+        label = str(value)
+        if column == "budget" and value == 0:
+            label += "\nbaseline"
         rows = cells[panels.blank(cells, column).eq(value)]
-        label = "0\nbaseline" if column == "budget" and value == 0 else str(value)
         for status in ("failed", "not_applied", "invalid"):
             bad = rows[rows["status"].eq(status)]
             if bad.empty:
                 continue
-            which = sorted(set(bad["concurrency"].dropna().astype(int)))
-            word = status.replace("_", " ")
-            everything = len(bad) == len(rows)
-            labels_of = " ".join(f"c{c}" for c in which[:3]) + (" …" if len(which) > 3 else "")
-            label += f"\n✕ {word}" if everything else f"\n✕ {word} {labels_of}"
+            label += "\n✕"
+            if len(values) <= 6:
+                label += f" {status.replace('_', ' ')}"
+                if len(bad) < len(rows):
+                    which = [f"c{level}" for level in panels.concurrencies(bad)]
+                    label += "\n" + " ".join(which[:3]) + (" …" if len(which) > 3 else "")
         labels.append(label)
     return labels
 
@@ -90,7 +101,7 @@ def _draw(
 
 
 def _finish(ax: Axes, cells: pd.DataFrame, column: str, positions: dict[int, int]) -> None:
-    ax.set_xticks(list(positions.values()), _failed_ticks(cells, column, list(positions)))
+    ax.set_xticks(list(positions.values()), _tick_labels(cells, column, list(positions)))
     ax.set_xlim(-0.4, max(len(positions) - 0.6, 0.4))
     ax.grid(False, axis="x")
 

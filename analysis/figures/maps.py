@@ -15,7 +15,9 @@ from analysis.figures import panels, style
 
 def _grid(ax: Axes, columns: list[int], rows: list[int]) -> None:
     """Frame of a map: budget to the right, concurrency upwards."""
-    ax.set_xticks(range(len(columns)), ["0\nbaseline" if value == 0 else str(value) for value in columns])
+    step = -(-len(columns) // 16)
+    labels = ["0\nbaseline" if value == 0 else str(value) for value in columns]
+    ax.set_xticks(range(0, len(columns), step), labels[::step])
     ax.set_yticks(range(len(rows)), [str(value) for value in rows])
     ax.set_xlim(-0.5, len(columns) - 0.5)
     ax.set_ylim(-0.5, len(rows) - 0.5)
@@ -43,6 +45,16 @@ def _contrast(color: Any) -> str:
     return "#000000" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "#ffffff"
 
 
+#: With more columns than this, tiles hold signs instead of words.
+MOST_WORDY = 8
+SIGNS = {"better": "▲", "worse": "▼", "tie": "=", "underpowered": "?"}
+
+
+def _size(columns: list[int]) -> float:
+    """Font size that fits a tile of a map with so many columns."""
+    return 8.0 if len(columns) <= MOST_WORDY else 6.0
+
+
 @style.styled
 def speedup_map(ratios: pd.DataFrame, ax: Axes | None = None) -> Axes:
     """System tok/s relative to the baseline at the same concurrency, number in every tile.
@@ -59,14 +71,18 @@ def speedup_map(ratios: pd.DataFrame, ax: Axes | None = None) -> Axes:
     norm = TwoSlopeNorm(1.0, 1 / spread, spread)
     colors = mpl.colormaps["PuOr"]
     alone = bool(known["n"].max() == 1)
+    many = len(columns) > MOST_WORDY
     for row in panels.rows(known):
         color = mpl.colors.to_hex(colors(float(norm(row["ratio"]))))
-        verdict = "" if alone else f"\n{row.get('verdict', '')} n={row['n']:.0f}"
+        said = str(row.get("verdict", ""))
+        verdict = "" if alone else f"\n{SIGNS.get(said, '') if many else said} n={row['n']:.0f}"
         where = columns.index(int(row["budget"])), levels.index(int(row["concurrency"]))
-        _tile(ax, *where, color, f"{style.number(row['ratio'])}×{verdict}", ink=_contrast(color))
+        _tile(ax, *where, color, f"{style.number(row['ratio'])}×{verdict}", ink=_contrast(color), size=_size(columns))
     _grid(ax, columns, levels)
     style.note(ax, "number: system tok/s ÷ baseline")
     style.note(ax, style.ONE_RESTART if alone else "n: restarts")
+    if many and not alone:
+        style.note(ax, ", ".join(f"{sign} {word}" for word, sign in SIGNS.items()))
     if panels.replayed(ratios):
         style.note(ax, style.REPLAY)
     return ax
@@ -123,7 +139,9 @@ def failure_map(
     for (budget, concurrency), rows in panels.groups(cells, ["budget", "concurrency"]):
         status, text, (color, hatch), name = _judge(rows, families, budget in died_under_load)
         seen[name] = (color, hatch)
-        size = 8.0 if status == "ok" else 6.6
+        if status != "ok" and len(columns) > MOST_WORDY:
+            text = "✕" if status == "failed" else status[:3]
+        size = _size(columns) if status == "ok" or len(columns) > MOST_WORDY else 6.6
         _tile(ax, columns.index(int(budget)), levels.index(int(concurrency)), color, text, hatch, size=size)
     _grid(ax, columns, levels)
     style.note(ax, "numbers: system tok/s")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, ParamSpec
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 STYLE_FILE = Path(__file__).with_name("specsweep.mplstyle")
 
@@ -93,7 +93,7 @@ def plain(ax: Axes, axis: str, log: bool) -> None:
     if log:
         getattr(ax, f"set_{axis}scale")("log")
         target.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
-        target.set_minor_formatter(NullFormatter())
+        target.set_minor_locator(NullLocator())
     else:
         target.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     target.set_major_formatter(FuncFormatter(lambda value, _: short(value)))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import ceiling
+from analysis import ceiling, why
 from analysis import verdicts as judging
 from analysis.figures import panels
 from analysis.report import words
@@ -102,8 +102,6 @@ class Content:
     """what a reader must know before any number"""
     answers: list[str] = field(default_factory=list)
     """which budget pays, up to which concurrency, by how much, how sure"""
-    reasons: list[str] = field(default_factory=list)
-    """why: acceptance against step time"""
     rows: list[Row] = field(default_factory=list)
     failures: list[FailureCard] = field(default_factory=list)
     uncounted: list[Uncounted] = field(default_factory=list)
@@ -130,8 +128,8 @@ def content_of(results: Results) -> Content:
         title=_title(results),
         facts=_facts(results),
         counts={status: int(cells["status"].eq(status).sum()) for status in STATUSES},
-        notices=_notices(cells) + judging.what_differs(results),
-        answers=_answers(frame, results),
+        notices=_notices(cells),
+        answers=_answers(results),
         rows=table(cells, frame),
         failures=failure_cards(results),
         uncounted=_uncounted(cells),
@@ -144,17 +142,57 @@ def content_of(results: Results) -> Content:
     )
 
 
-def _answers(frame: pd.DataFrame, results: Results) -> list[str]:
-    """Which configuration to run at which concurrency, in the words of the verdicts."""
-    if frame.empty:
+def _answers(results: Results) -> list[str]:
+    """The first screen.  With one restart the categories come first: there the sweep says most."""
+    general, categories = _sentences(why.headlines(results)), _by_category(results)
+    return categories + general if restarts(results.cells) <= 1 else general + categories
+
+
+def _sentences(lines: Iterable[str]) -> list[str]:
+    """The words of the analysis as sentences of a page; what a notice says already is left out.
+
+    A line that begins with a label keeps its case: labels are names.
+    """
+    said = ("one restart: no verdict", "a rehearsal from a recording")
+    kept = [line for line in lines if line and not line.startswith(said)]
+    return [line[0].upper() + line[1:] if line.startswith(("at ", "and ", "nothing ")) else line for line in kept]
+
+
+def _by_category(results: Results) -> list[str]:
+    """What the prompt categories saw, over all budgets: a range, so that no budget is named the winner."""
+    if results.categories.empty:
         return []
-    standing = judging.winners(frame, results)
-    several_hosts = standing["host"].nunique() > 1
-    sentences = [
-        f"{row['host']}: {row['sentence']}" if several_hosts else str(row["sentence"])
-        for row in panels.rows(standing.sort_values(["host", "concurrency"], kind="stable"))
-    ]
-    return [sentence[0].upper() + sentence[1:] for sentence in sentences if sentence]
+    frame = why.by_category(results)
+    frame = frame[frame["category"].ne("") & frame["budget"].ne(0) & frame["ratio"].notna()]
+    lines = []
+    place = [*judging.SAME_WORK, "method", "topk", "max_running"]
+    for _, rows in list(panels.groups(frame, place, sort=False))[:MOST_CATEGORY_LINES]:
+        seen = [
+            (name, float(own["ratio"].min()), float(own["ratio"].max()))
+            for name, own in panels.groups(rows, "category")
+        ]
+        if len(seen) < 2:
+            continue
+        seen.sort(key=lambda entry: -entry[2])
+        budgets = panels.budgets(rows)
+        span = f"budget {budgets[0]}" if len(budgets) == 1 else f"budgets {budgets[0]} to {budgets[-1]}"
+        first = rows.iloc[0]
+        parts = [f"{name} {_range(low, high)}" for name, low, high in seen]
+        lines.append(
+            f"Per-user speed against the baseline, {first['method']} at concurrency {first['concurrency']}, "
+            f"{span}: {words.listed(parts, 6)}."
+        )
+    return lines
+
+
+#: Most places of which the first screen tells the categories.
+MOST_CATEGORY_LINES = 4
+
+
+def _range(low: float, high: float) -> str:
+    if words.number(low) == words.number(high):
+        return f"{words.number(low)}×"
+    return f"{words.number(low)}× to {words.number(high)}×"
 
 
 def _noise_floor(results: Results) -> float | None:
@@ -246,7 +284,11 @@ def table(cells: pd.DataFrame, frame: pd.DataFrame) -> list[Row]:
     judged = {tuple(row[key] for key in keys): row for row in panels.rows(frame)}
     found: list[Row] = []
     for panel in panels.panels(cells):
-        for (budget, concurrency), rows in panels.groups(panel.cells, ["budget", "concurrency"]):
+        speculative = panel.cells[~panels.is_baseline(panel.cells)]
+        # A panel without a number needs no baseline to compare it with.
+        alone = len(speculative) and not len(panels.measured(speculative))
+        shown = speculative if alone else panel.cells
+        for (budget, concurrency), rows in panels.groups(shown, ["budget", "concurrency"]):
             first = rows.iloc[0]
             verdict = judged.get(tuple(first[key] for key in keys), {})
             found.append(_row(panel.title, budget, concurrency, rows, verdict))

@@ -11,6 +11,7 @@ from typing import Any
 import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from analysis import figures
@@ -175,11 +176,15 @@ def _outer_labels(axes: list[Axes], columns: int) -> None:
 
 def _rendered(figure: Figure, name: str, title: str, caption: str) -> Picture:
     figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
-    # Lay out once: both files then have the same picture, and the second costs no layout.
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+    # Straight to the canvases: `savefig` draws everything twice.  The first draw does the layout, the second
+    # file keeps it.
+    figure.set_facecolor("white")
+    figure.set_dpi(mpl.rcParams["savefig.dpi"])
     png = io.BytesIO()
-    figure.savefig(png, format="png", facecolor="white", metadata={"Software": None})
+    draw: Any = FigureCanvasAgg(figure)
+    draw.print_png(png, metadata={"Software": None}, pil_kwargs={"compress_level": 4})
+    figure.set_layout_engine("none")
+    figure.set_facecolor("none")
     return Picture(name, title, caption, svg.themed(figure, name), png.getvalue())
 
 
@@ -191,8 +196,7 @@ def _by_category(categories: pd.DataFrame, found: list[panels.Panel]) -> list[Pi
     for panel in found:
         rows = panels.of_cells(categories, panel.cells)
         levels = panels.concurrencies(panels.measured(rows))
-        if len(found) > 1 and len(levels) > 2:
-            levels = [levels[0], levels[-1]]
+        levels = _spread(levels, 4 if len(found) == 1 else 2)
         for concurrency in levels:
             title = ", ".join(word for word in (panel.title, f"concurrency {concurrency}") if word)
             parts.append(Part(title, rows[rows["concurrency"].eq(concurrency)]))
@@ -206,6 +210,14 @@ def _by_category(categories: pd.DataFrame, found: list[panels.Panel]) -> list[Pi
                figures.category_acceptance,
                "Why the categories differ: how many tokens a step commits in each.", "category"),
     ]  # fmt: skip
+
+
+def _spread(values: list[int], most: int) -> list[int]:
+    """At most `most` of the values, the first and the last among them."""
+    if len(values) <= most:
+        return values
+    step = (len(values) - 1) / (most - 1)
+    return [values[round(index * step)] for index in range(most)]
 
 
 def _rows_of_panel(frame: pd.DataFrame, panel: panels.Panel) -> pd.DataFrame:

@@ -26,7 +26,7 @@ def summary(content: Content) -> str:
         for index, notice in enumerate(content.notices)
     ]
     lines.append("")
-    lines += [f"- {plain(answer)}" for answer in [*content.answers, *content.reasons]]
+    lines += [f"- {plain(answer)}" for answer in content.answers]
     lines += ["", "| budget | concurrency | system tok/s | per-user tok/s | AL | × baseline | restarts | verdict |"]
     lines.append("|---:|---:|---:|---:|---:|---:|---:|---|")
     variant = ""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import re
+from typing import Any
 
 import matplotlib as mpl
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from analysis.figures import style
@@ -24,10 +26,12 @@ _USED = re.compile(r'(?:url\(#|href="#)([^)"]*)')
 
 def themed(figure: Figure, name: str) -> str:
     """The figure as an `<svg>` element whose ids are its own, for a page that holds many."""
-    buffer = io.StringIO()
+    buffer = io.BytesIO()
+    figure.set_dpi(72)
     with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    text = buffer.getvalue()
+        canvas: Any = FigureCanvasSVG(figure)
+        canvas.print_svg(buffer, metadata={"Date": None, "Creator": None})
+    text = buffer.getvalue().decode()
     text = text[text.index("<svg") :]
     used = set(_USED.findall(text))
     text = _ID.sub(lambda found: found.group(0) if found.group(1) in used else "", text)

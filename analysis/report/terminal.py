@@ -36,7 +36,7 @@ def show(content: Content, page: str, stream: TextIO | None = None) -> None:
             console.print(_table(variant, shown))
         if len(rows) > len(shown):
             console.print(f"… {words.plural(len(rows) - len(shown), 'more row')} of {escape(variant)} in cells.csv")
-    for answer in [*content.answers, *content.reasons]:
+    for answer in content.answers:
         console.print(Text(f"• {answer}"))
     for card in content.failures[:10]:
         console.print(Text.assemble((f"✕ {card.klass}", "red"), f" ×{card.count}: {words.listed(card.hit, 4)}"))
