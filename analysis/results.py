@@ -16,8 +16,9 @@ from typing import Any
 import msgspec
 import pandas as pd
 
-from analysis import frames
+from analysis import frames, validity
 from analysis.lines import bounded_lines
+from analysis.validity import Limits, Validity
 from specsweep import record
 
 
@@ -61,9 +62,20 @@ class Results:
     """folder of each restart, by `restart_key`"""
     imported_requests: list[tuple[record.Cell, list[record.Request]]] = field(default_factory=list, repr=False)
 
+    validities: list[Validity | None] = field(default_factory=list, repr=False)
+    """of each cell record; None where nothing was measured"""
+
     @cached_property
     def cells(self) -> pd.DataFrame:
-        return frames.cells_frame(self.cell_records)
+        """One row per cell: analysis.frames.cells_frame, and `validity` (valid, invalid, unobserved or None)
+        with `validity_reasons` ("; "-joined)."""
+        frame = frames.cells_frame(self.cell_records)
+        known = self.validities or [None] * len(self.cell_records)
+        frame["validity"] = frames.text(item.verdict if item else None for item in known)
+        frame["validity_reasons"] = frames.text(
+            "; ".join((*item.reasons, *item.remarks)) if item else "" for item in known
+        )
+        return frame.copy()
 
     @cached_property
     def categories(self) -> pd.DataFrame:
@@ -135,11 +147,12 @@ def restart_key(item: record.Cell | record.Configuration) -> tuple[str, str, str
     return item.sweep_id, item.host, item.configuration_id, item.repeat, item.anchor
 
 
-def load(path: str | os.PathLike[str], sweep: str | None = None) -> Results:
+def load(path: str | os.PathLike[str], sweep: str | None = None, limits: Limits | None = None) -> Results:
     """Load results.
 
     path: a results folder (of sweep folders), one sweep folder, or a file or folder of another tool.
     sweep: which sweep of a results folder: its id, "all", or None for the newest.
+    limits: when telemetry voids a cell (analysis.validity).
     Raises InputError with one clear line when there is nothing usable.
     """
     place = Path(path)
@@ -150,11 +163,11 @@ def load(path: str | os.PathLike[str], sweep: str | None = None) -> Results:
     if _is_sweep(place):
         if sweep not in (None, "all", place.name):
             raise InputError(f"{place}: this is sweep {place.name}, not {sweep}; give its parent folder")
-        return _own(place, [place])
+        return _own(place, [place], limits)
     folders = [entry for entry in sorted(place.iterdir()) if entry.is_dir() and _is_sweep(entry)]
     if not folders:
         return _foreign(place)
-    return _own(place, _chosen(place, folders, sweep))
+    return _own(place, _chosen(place, folders, sweep), limits)
 
 
 def _foreign(place: Path) -> Results:
@@ -195,17 +208,23 @@ def _created(folder: Path) -> float:
         return folder.stat().st_mtime
 
 
-def _own(place: Path, folders: list[Path]) -> Results:
+def _own(place: Path, folders: list[Path], limits: Limits | None) -> Results:
     results = Results(path=place, cell_records=[])
     for folder in folders:
         _read_sweep(folder, results)
     results.cell_records = _without_duplicates(results.cell_records, results.problems)
     results.cell_records.sort(key=_order)
     pending = Counter((cell.sweep_id, cell.host) for cell in results.cell_records if cell.status == "pending")
-    for (sweep_id, host), count in sorted(pending.items()):
-        results.problems.append(f"{sweep_id}: {count} cells on {host} are still pending: the sweep did not end")
+    for (sweep_id, host), number in sorted(pending.items()):
+        results.problems.append(f"{sweep_id}: {number} cells on {host} are still pending: the sweep did not end")
     for cell in results.cell_records:
         sanitise(cell, results.problems)
+    restarted: dict[tuple[str, str, str, int, str | None], float] = {}
+    for item in results.configuration_records:
+        count = frames.restarts_of(item)
+        if count is not None:
+            restarted[restart_key(item)] = count
+    results.validities = validity.apply(results.cell_records, restarted, limits)
     return results
 
 

@@ -51,6 +51,15 @@ def finite(values: Sequence[float] | Array) -> Array:
     return array[np.isfinite(array)]
 
 
+def median(values: Sequence[float]) -> float:
+    """Median of the finite values; NaN when there is none."""
+    ordered = sorted(value for value in values if math.isfinite(value))
+    middle = len(ordered) // 2
+    if not ordered:
+        return math.nan
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
 def median_interval(values: Sequence[float] | Array, level: float = LEVEL) -> Interval:
     """Distribution-free interval of a median from order statistics (the sign test's inversion).
 
@@ -61,13 +70,24 @@ def median_interval(values: Sequence[float] | Array, level: float = LEVEL) -> In
     if n == 0:
         return Interval(math.nan, math.nan, math.nan, 0, "no values")
     middle = float(np.median(ordered))
-    # Largest rank k with P(Binomial(n, 1/2) < k) <= (1 - level) / 2, counted from 1.
-    rank = int(stats.binom.ppf((1 - level) / 2, n, 0.5))
-    while rank > 0 and stats.binom.cdf(rank - 1, n, 0.5) > (1 - level) / 2:
-        rank -= 1
+    rank = _median_rank(n, level)
     if rank < 1:
         return Interval(middle, math.nan, math.nan, n, f"{n} values are too few")
     return Interval(middle, float(ordered[rank - 1]), float(ordered[n - rank]), n, "order statistics")
+
+
+@lru_cache(maxsize=512)
+def _median_rank(n: int, level: float) -> int:
+    """Largest rank k, counted from 1, with P(Binomial(n, 1/2) < k) <= (1 - level) / 2; 0 when none has."""
+    rank = int(stats.binom.ppf((1 - level) / 2, n, 0.5))
+    while rank > 0 and stats.binom.cdf(rank - 1, n, 0.5) > (1 - level) / 2:
+        rank -= 1
+    return rank
+
+
+@lru_cache(maxsize=4096)
+def _t_quantile(probability: float, df: float) -> float:
+    return float(stats.t.ppf(probability, df))
 
 
 @lru_cache(maxsize=512)
@@ -122,7 +142,7 @@ def _largest_tail(probabilities: Array, level: float) -> int:
 
 
 def _t_half_width(sd: float, n: float, df: float, level: float) -> float:
-    return float(stats.t.ppf((1 + level) / 2, df)) * sd / math.sqrt(n)
+    return _t_quantile((1 + level) / 2, df) * sd / math.sqrt(n)
 
 
 def paired_ratio(pairs: Sequence[tuple[float, float]], level: float = LEVEL) -> Interval:
@@ -155,7 +175,7 @@ def unpaired_ratio(first: Sequence[float], second: Sequence[float], level: float
     if spread == 0:
         return _exponential(Interval(middle, middle, middle, min(n, m), "Welch's t"))
     df = spread**2 / (va**2 / (n - 1) + vb**2 / (m - 1))
-    half = float(stats.t.ppf((1 + level) / 2, df)) * math.sqrt(spread)
+    half = _t_quantile((1 + level) / 2, df) * math.sqrt(spread)
     return _exponential(Interval(middle, middle - half, middle + half, min(n, m), "Welch's t"))
 
 
@@ -204,7 +224,7 @@ def restarts_for(difference: float, sd: float, level: float = LEVEL, power: floa
         return 2
     for n in range(2, MOST_RESTARTS + 1):
         df = n - 1
-        needed = float(stats.t.ppf((1 + level) / 2, df)) + float(stats.t.ppf(power, df))
+        needed = _t_quantile((1 + level) / 2, df) + _t_quantile(power, df)
         if needed * sd / math.sqrt(n) <= difference:
             return n
     return None

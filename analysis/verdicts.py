@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,7 +26,7 @@ import pandas as pd
 
 from analysis import statistics
 from analysis.results import Results
-from analysis.statistics import Interval
+from analysis.statistics import Interval, median
 
 
 @dataclass(frozen=True)
@@ -90,13 +91,17 @@ COLUMNS = (
 )
 
 
+#: A cell or a verdict as a plain dict: thousands of small groups are slow as frames.
+Row = dict[str, Any]
+
+
 @dataclass(frozen=True)
 class Group:
     """The cells of one configuration at one load point, and those it is compared with."""
 
-    keys: dict[str, Any]
-    cells: pd.DataFrame
-    reference: pd.DataFrame | None
+    keys: Row
+    cells: list[Row]
+    reference: list[Row] | None
     reference_kind: str
     """baseline; smallest width (no baseline was asked for); itself; none"""
 
@@ -106,32 +111,34 @@ def in_blocks(cells: pd.DataFrame) -> pd.DataFrame:
     return cells.loc[cells["anchor"].isna()]
 
 
+def rows_of(cells: pd.DataFrame) -> list[Row]:
+    """Cells as plain dicts, without the columns of single settings."""
+    columns = [str(name) for name in cells.columns if not str(name).startswith("settings.")]
+    values = zip(*(cells[name].tolist() for name in columns), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in values]
+
+
 def groups(cells: pd.DataFrame) -> Iterator[Group]:
     """Every configuration at every load point with its reference, in the order of the frame."""
-    cells = in_blocks(cells)
-    if cells.empty:
-        return
-    for work, panel in cells.groupby(list(SAME_WORK), sort=False, dropna=False):
+    panels: dict[RowKey, dict[RowKey, list[Row]]] = {}
+    for row in rows_of(in_blocks(cells)):
+        work = _key(row, SAME_WORK)
+        panels.setdefault(work, {}).setdefault(_key(row, CONFIGURATION), []).append(row)
+    for work, found in panels.items():
         shared = dict(zip(SAME_WORK, work, strict=True))
-        # One id is one configuration; configurations without an id (imports) are told apart by what they are.
-        configurations = [
-            (dict(zip(CONFIGURATION, key, strict=True)), rows)
-            for key, rows in panel.groupby(list(CONFIGURATION), sort=False, dropna=False)
-        ]
+        configurations = [(dict(zip(CONFIGURATION, key, strict=True)), rows) for key, rows in found.items()]
         for keys, rows in configurations:
             reference, kind = _reference(keys, rows, configurations)
             yield Group({**shared, **keys}, rows, reference, kind)
 
 
-Configurations = list[tuple[dict[str, Any], pd.DataFrame]]
+Configurations = list[tuple[Row, list[Row]]]
 
 
-def _reference(
-    keys: dict[str, Any], rows: pd.DataFrame, configurations: Configurations
-) -> tuple[pd.DataFrame | None, str]:
-    if bool(rows["baseline"].iloc[0]):
+def _reference(keys: Row, rows: list[Row], configurations: Configurations) -> tuple[list[Row] | None, str]:
+    if rows[0]["baseline"]:
         return rows, "itself"
-    baselines = [item for item in configurations if bool(item[1]["baseline"].iloc[0])]
+    baselines = [item for item in configurations if item[1][0]["baseline"]]
     if baselines:
         fitting = [item for item in baselines if _fits(keys, item[0])]
         if not fitting:
@@ -156,12 +163,11 @@ def _fits(keys: dict[str, Any], baseline: dict[str, Any]) -> bool:
     own, theirs = _settings(keys["settings"]), _settings(baseline["settings"])
     if any(name in own and own[name] != value for name, value in theirs.items()):
         return False
-    return _same_running(keys, baseline) or pd.isna(baseline["max_running"]) or pd.isna(keys["max_running"])
+    return _same_running(keys, baseline) or baseline["max_running"] is None or keys["max_running"] is None
 
 
 def _same_running(keys: dict[str, Any], other: dict[str, Any]) -> bool:
-    a, b = keys["max_running"], other["max_running"]
-    return bool(a == b or (pd.isna(a) and pd.isna(b)))
+    return bool(keys["max_running"] == other["max_running"])
 
 
 def _same_axes(keys: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -171,24 +177,28 @@ def _same_axes(keys: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def _width(keys: dict[str, Any]) -> tuple[float, float, float]:
-    width = keys["verify_width"]
-    topk = keys["topk"]
-    return (math.inf if pd.isna(width) else float(width), float(keys["budget"]), 0.0 if pd.isna(topk) else topk)
+    width, topk = keys["verify_width"], keys["topk"]
+    return (math.inf if width is None else float(width), float(keys["budget"]), topk or 0.0)
 
 
-def usable(cells: pd.DataFrame) -> pd.DataFrame:
+def usable(rows: Sequence[Row]) -> list[Row]:
     """Cells with a number that may be compared: ok, not a rehearsal."""
+    return [row for row in rows if row["status"] == "ok" and row["origin"] != "replay"]
+
+
+def usable_cells(cells: pd.DataFrame) -> pd.DataFrame:
+    """`usable` for a frame."""
     return cells.loc[cells["status"].eq("ok") & cells["origin"].ne("replay")]
 
 
-def per_restart(cells: pd.DataFrame, metric: str) -> dict[int, float]:
+def per_restart(rows: Sequence[Row], metric: str) -> dict[int, float]:
     """One number a restart (by `repeat`): the median of what was measured inside it."""
     found: dict[int, list[float]] = {}
-    good = usable(cells)
-    for repeat, value in zip(good["repeat"], good[metric], strict=True):
+    for row in usable(rows):
+        value = row[metric]
         if value > 0 and math.isfinite(value):
-            found.setdefault(int(repeat), []).append(float(value))
-    return {repeat: float(np.median(values)) for repeat, values in found.items()}
+            found.setdefault(int(row["repeat"]), []).append(float(value))
+    return {repeat: median(values) for repeat, values in found.items()}
 
 
 def compare_restarts(
@@ -204,19 +214,22 @@ def compare_restarts(
 RowKey = tuple[Any, ...]
 
 
+def _key(row: Mapping[Any, Any], names: Sequence[str]) -> RowKey:
+    values = (row[name] for name in names)
+    return tuple(None if isinstance(value, float) and math.isnan(value) else value for value in values)
+
+
 def row_key(row: Mapping[Any, Any]) -> RowKey:
     """What identifies a row of the frames here: SAME_WORK and CONFIGURATION, absent numbers as None."""
-    values = (row[name] for name in (*SAME_WORK, *CONFIGURATION))
-    return tuple(None if isinstance(value, float) and math.isnan(value) else value for value in values)
+    return _key(row, (*SAME_WORK, *CONFIGURATION))
 
 
 def restarts_of_rows(cells: pd.DataFrame, metric: str) -> dict[RowKey, dict[int, float]]:
     """`per_restart` of every configuration and load point, by `row_key`."""
-    keys = [*SAME_WORK, *CONFIGURATION]
-    return {
-        row_key(dict(zip(keys, key, strict=True))): per_restart(rows, metric)
-        for key, rows in in_blocks(cells).groupby(keys, sort=False, dropna=False)
-    }
+    found: dict[RowKey, list[Row]] = {}
+    for row in rows_of(in_blocks(cells)):
+        found.setdefault(row_key(row), []).append(row)
+    return {key: per_restart(rows, metric) for key, rows in found.items()}
 
 
 def decide(interval: Interval, margin: float) -> str:
@@ -232,11 +245,11 @@ def decide(interval: Interval, margin: float) -> str:
     return "underpowered"
 
 
-def truncation_rate(cells: pd.DataFrame) -> float:
+def truncation_rate(rows: Sequence[Row]) -> float:
     """Truncated requests / completed ones; NaN without completed requests or with exact lengths."""
-    natural = cells.loc[cells["output_mode"].eq("natural")]
-    completed = float(natural["requests_completed"].sum())
-    return float(natural["requests_truncated"].sum()) / completed if completed else math.nan
+    natural = [row for row in rows if row["output_mode"] == "natural"]
+    completed = sum(row["requests_completed"] for row in natural)
+    return sum(row["requests_truncated"] for row in natural) / completed if completed else math.nan
 
 
 def verdicts(results: Results, metric: str = "system_tok_s", rules: Rules | None = None) -> pd.DataFrame:
@@ -256,7 +269,7 @@ def _row(group: Group, metric: str, rules: Rules) -> dict[str, Any]:
     cells = group.cells
     own = per_restart(cells, metric)
     value = statistics.median_interval(list(own.values()), rules.level)
-    first = cells.iloc[0]
+    first = cells[0]
     row: dict[str, Any] = {
         **group.keys,
         "label": first["label"],
@@ -264,10 +277,10 @@ def _row(group: Group, metric: str, rules: Rules) -> dict[str, Any]:
         "candidates": first["candidates"],
         "baseline": bool(first["baseline"]),
         "origin": first["origin"],
-        "reference": None if group.reference is None else group.reference["label"].iloc[0],
+        "reference": None if group.reference is None else group.reference[0]["label"],
         "reference_kind": group.reference_kind,
         "status": _status(cells),
-        "failure_class": _most(cells["failure_class"].dropna()),
+        "failure_class": _most([row["failure_class"] for row in cells if row["failure_class"]]),
         "n": len(own),
         "n_baseline": 0,
         "pairs": 0,
@@ -292,13 +305,13 @@ def _row(group: Group, metric: str, rules: Rules) -> dict[str, Any]:
 
 
 def _compare(
-    row: dict[str, Any], own: dict[int, float], cells: pd.DataFrame, group: Group, metric: str, rules: Rules
+    row: dict[str, Any], own: dict[int, float], cells: list[Row], group: Group, metric: str, rules: Rules
 ) -> None:
     assert group.reference is not None
     other = per_restart(group.reference, metric)
     row["n_baseline"] = len(other)
     if other:
-        row["value_baseline"] = float(np.median(list(other.values())))
+        row["value_baseline"] = median(list(other.values()))
     if row["origin"] == "replay":
         row["verdict"] = "no verdict"
     elif not own:
@@ -329,13 +342,14 @@ def _compare(
                 row["more_restarts"] = row["restarts_needed"] - len(pairs)
 
 
-def _status(cells: pd.DataFrame) -> str:
+def _status(rows: Sequence[Row]) -> str:
     """ok when anything was measured, else the commonest status."""
-    return "ok" if cells["status"].eq("ok").any() else str(_most(cells["status"]))
+    statuses = [row["status"] for row in rows]
+    return "ok" if "ok" in statuses else str(_most(statuses))
 
 
-def _most(values: pd.Series[Any]) -> Any:
-    return values.value_counts().index[0] if len(values) else None
+def _most(values: Sequence[Any]) -> Any:
+    return Counter(values).most_common(1)[0][0] if values else None
 
 
 _NAMES = {
@@ -503,7 +517,7 @@ def noise_floor(results: Results, metric: str = "system_tok_s") -> pd.DataFrame:
     A null factor is found, not guessed: `max_running` where its values are all at least the concurrency, so
     that the server never reaches it.
     """
-    cells = usable(results.cells)
+    cells = usable_cells(results.cells)
     rows: list[Noise] = []
     drifting = [*SAME_WORK, "configuration_id", "label"]
     for key, group in cells.groupby(drifting, sort=False, dropna=False):
@@ -512,7 +526,7 @@ def noise_floor(results: Results, metric: str = "system_tok_s") -> pd.DataFrame:
         if anchored.any():
             rows.append(_noise(keys, "anchors", list(group[metric])))
         else:
-            rows.append(_noise(keys, "restarts", list(per_restart(group, metric).values())))
+            rows.append(_noise(keys, "restarts", list(per_restart(rows_of(group), metric).values())))
     null = [name for name in (*SAME_WORK, *CONFIGURATION) if name != "max_running"]
     blocks = in_blocks(cells)
     wide = blocks.loc[blocks["max_running"].ge(blocks["concurrency"])]
@@ -565,12 +579,12 @@ def prompt_ratios(results: Results, rules: Rules | None = None) -> pd.DataFrame:
                 {
                     "sweep_id": group.keys["sweep_id"],
                     "host": group.keys["host"],
-                    "label": group.cells["label"].iloc[0],
-                    "configuration_id": group.cells["configuration_id"].iloc[0],
+                    "label": group.cells[0]["label"],
+                    "configuration_id": group.cells[0]["configuration_id"],
                     "budget": group.keys["budget"],
                     "concurrency": group.keys["concurrency"],
                     "repeat": repeat,
-                    "reference": group.reference["label"].iloc[0],
+                    "reference": group.reference[0]["label"],
                     "prompts": len(shared),
                     "ratio": math.exp(interval.estimate),
                     "low": math.exp(interval.low),
@@ -620,9 +634,8 @@ def _log_tpot(requests: pd.DataFrame) -> dict[CellKey, dict[str, float]]:
     return {key: {prompt: sum(logs) / len(logs) for prompt, logs in prompts.items()} for key, prompts in sums.items()}
 
 
-def _prompts_of(cells: pd.DataFrame, prompts: dict[CellKey, dict[str, float]]) -> dict[int, dict[str, float]]:
-    good = usable(cells)
-    keys = zip(good["sweep_id"], good["host"], good["cell_id"], good["repeat"], strict=True)
+def _prompts_of(rows: Sequence[Row], prompts: dict[CellKey, dict[str, float]]) -> dict[int, dict[str, float]]:
+    keys = [(row["sweep_id"], row["host"], row["cell_id"], row["repeat"]) for row in usable(rows)]
     return {int(key[3]): prompts[key] for key in keys if key in prompts}
 
 
@@ -657,7 +670,7 @@ def what_differs(results: Results, rules: Rules | None = None) -> list[str]:
     unnamed = int(cells["prompts_sha256"].eq("").sum())
     if unnamed and not cells["prompts_sha256"].eq("").all():
         lines.append(f"{unnamed} cells do not say which prompts they used: not compared with the others")
-    rates = [truncation_rate(usable(group)) for _, group in cells.groupby(["label", "host", "concurrency"], sort=False)]
+    rates = [truncation_rate(usable(group.cells)) for group in groups(cells)]
     known = [rate for rate in rates if math.isfinite(rate)]
     if known and max(known) - min(known) > rules.truncation:
         lines.append(

@@ -7,7 +7,6 @@ time what they are: AL / throughput ratio.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +16,7 @@ import pandas as pd
 
 from analysis import verdicts as judge
 from analysis.results import Results
+from analysis.statistics import median
 from analysis.verdicts import CONFIGURATION, SAME_WORK, Rules, compare_restarts, per_restart, percent, row_key
 
 #: Columns of the decomposition, after the keys.
@@ -45,6 +45,9 @@ FACTORS = (
     "verdict",
     "sentence",
 )
+
+#: A step of the budget by less than this factor says nothing of a doubling.
+LEAST_DOUBLING = 1.5
 
 
 def word(ratio: float, margin: float) -> str:
@@ -93,7 +96,8 @@ def decomposition(results: Results, verdicts: pd.DataFrame | None = None, rules:
 
     Levels (`running`, `al`, `step_time_ms`, `system_tok_s`) are medians over restarts; ratios are geometric
     means over the restarts that both have (so that throughput = running x AL / step time holds for them
-    exactly).  doubling_gain: relative gain per doubling of the budget, from the next smaller budget measured.
+    exactly).  doubling_gain: relative gain per doubling of the budget, from the largest measured budget that is
+    smaller by LEAST_DOUBLING or more.
     """
     rules = rules or Rules()
     table = judge.verdicts(results, rules=rules) if verdicts is None else verdicts
@@ -101,7 +105,7 @@ def decomposition(results: Results, verdicts: pd.DataFrame | None = None, rules:
     cells = with_factors(results.cells)
     found: list[dict[str, Any]] = []
     for group in judge.groups(cells):
-        if judge.usable(group.cells).empty:
+        if not judge.usable(group.cells):
             continue
         verdict, kind = verdict_of.get(row_key(group.keys), ("no verdict", group.reference_kind))
         found.append(_factors(group, verdict, kind))
@@ -115,20 +119,20 @@ def decomposition(results: Results, verdicts: pd.DataFrame | None = None, rules:
 def _factors(group: judge.Group, verdict: str, kind: str) -> dict[str, Any]:
     good = judge.usable(group.cells)
     own = {name: per_restart(group.cells, name) for name in ("system_tok_s", "running", "length")}
-    levels = {name: float(np.median(list(values.values()))) if values else math.nan for name, values in own.items()}
+    levels = {name: median(list(values.values())) for name, values in own.items()}
     row: dict[str, Any] = {
         **group.keys,
-        "label": good["label"].iloc[0],
-        "configuration_id": good["configuration_id"].iloc[0],
-        "reference": None if group.reference is None else group.reference["label"].iloc[0],
+        "label": good[0]["label"],
+        "configuration_id": good[0]["configuration_id"],
+        "reference": None if group.reference is None else group.reference[0]["label"],
         "reference_kind": kind,
         "restarts": len(own["system_tok_s"]),
         "system_tok_s": levels["system_tok_s"],
         "running": levels["running"],
-        "running_from": good["running_from"].iloc[0],
+        "running_from": good[0]["running_from"],
         "al": levels["length"],
-        "al_scope": good["al_scope"].iloc[0],
-        "step_time_ms": float(good["step_ms"].median()),
+        "al_scope": good[0]["al_scope"],
+        "step_time_ms": median([row["step_ms"] for row in good]),
         "verdict": verdict,
         "previous_budget": math.nan,
         "doubling_gain": math.nan,
@@ -136,7 +140,7 @@ def _factors(group: judge.Group, verdict: str, kind: str) -> dict[str, Any]:
         "doubling_high": math.nan,
     }
     ratios = dict.fromkeys(("system_tok_s", "running", "length"), math.nan)
-    if group.reference is not None and not judge.usable(group.reference).empty:
+    if group.reference is not None and judge.usable(group.reference):
         other = {name: per_restart(group.reference, name) for name in own}
         ratios = {name: _ratio(own[name], other[name]) for name in own}
     row["throughput_ratio"], row["running_ratio"] = ratios["system_tok_s"], ratios["running"]
@@ -164,9 +168,11 @@ def _add_doublings(found: list[dict[str, Any]], cells: pd.DataFrame, rules: Rule
     restarts = judge.restarts_of_rows(cells, "system_tok_s")
     for rows in budgets.values():
         rows.sort(key=lambda row: row["budget"])
-        for before, row in itertools.pairwise(rows):
-            if before["budget"] == row["budget"]:
+        for row in rows:
+            smaller = [other for other in rows if other["budget"] * LEAST_DOUBLING <= row["budget"]]
+            if not smaller:
                 continue
+            before = smaller[-1]
             interval, _ = compare_restarts(restarts[row_key(row)], restarts[row_key(before)], rules.level)
             doublings = math.log2(row["budget"] / before["budget"])
             row["previous_budget"] = float(before["budget"])
@@ -320,12 +326,12 @@ def by_category(results: Results, metric: str = "per_user_tok_s") -> pd.DataFram
     for *key, value, al in pooled:
         values.setdefault(tuple(key), {})[""] = (float(value), float(al))
 
-    def of(frame: pd.DataFrame) -> tuple[dict[str, dict[int, float]], dict[str, dict[int, float]]]:
+    def of(cells_of: list[judge.Row]) -> tuple[dict[str, dict[int, float]], dict[str, dict[int, float]]]:
         speed: dict[str, dict[int, float]] = {}
         length: dict[str, dict[int, float]] = {}
-        good = judge.usable(frame)
-        for key in zip(*(good[name] for name in keys), strict=True):
-            for category, (value, al) in values.get(tuple(key), {}).items():
+        for row in judge.usable(cells_of):
+            key = tuple(row[name] for name in keys)
+            for category, (value, al) in values.get(key, {}).items():
                 if value > 0:
                     speed.setdefault(category, {})[int(key[3])] = value
                 if al > 0:
@@ -342,12 +348,12 @@ def by_category(results: Results, metric: str = "per_user_tok_s") -> pd.DataFram
             found.append(
                 {
                     **group.keys,
-                    "label": group.cells["label"].iloc[0],
+                    "label": group.cells[0]["label"],
                     "category": category,
                     "restarts": len(restarts),
                     "value": float(np.median(list(restarts.values()))),
                     "al": float(np.median(list(lengths.values()))) if lengths else math.nan,
-                    "reference": None if group.reference is None else group.reference["label"].iloc[0],
+                    "reference": None if group.reference is None else group.reference[0]["label"],
                     "ratio": _ratio(restarts, base_speed.get(category, {})),
                     "al_ratio": _ratio(lengths, base_length.get(category, {})),
                 }
