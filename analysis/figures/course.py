@@ -62,7 +62,7 @@ def drift(cells: pd.DataFrame, ax: Axes | None = None, noise_floor: float | None
     style.plain(ax, "x", False)
     ax.yaxis.set_major_formatter(lambda value, _: f"{value:+g} %" if value else "0 %")
     ax.set_xlabel(label)
-    ax.set_ylabel("anchors' system tok/s against their median")
+    ax.set_ylabel("tok/s against own median")
     style.legend_beside(ax, "concurrency")
     return ax
 
@@ -132,9 +132,15 @@ def clocks(cells: pd.DataFrame, ax: Axes | None = None) -> Axes:
     return ax
 
 
+#: More restarts than this are drawn from a common zero.
+MOST_IN_TIME = 12
+
+
 @style.styled
 def timeline(phases: pd.DataFrame, ax: Axes | None = None, most: int = 40) -> Axes:
     """One bar a restart, coloured by phase; the overhead of each at the right.
+
+    Up to a dozen bars stand where they were in time; more of them all start at 0, to be compared.
 
     `phases`: rows of `Results.phases` with `label`, and `overhead_s` and `position` of the restart where
     known.  Only the first `most` restarts are drawn, and the axes say so.
@@ -143,8 +149,10 @@ def timeline(phases: pd.DataFrame, ax: Axes | None = None, most: int = 40) -> Ax
     order = sorted(restarts, key=lambda item: item[1]["start_unix_s"].min())
     shown = order[:most]
     ax = ax or style.new_axes(8.0, max(1.8, 0.26 * len(shown) + 1.2))
-    zero = float(phases["start_unix_s"].min())
-    end = max(float(rows["end_unix_s"].max()) for _, rows in shown) - zero
+    aligned = len(order) > MOST_IN_TIME
+    begin = float(phases["start_unix_s"].min())
+    zeros = [float(rows["start_unix_s"].min()) if aligned else begin for _, rows in shown]
+    end = max(float(rows["end_unix_s"].max()) - zero for (_, rows), zero in zip(shown, zeros, strict=True))
     unit, scale = ("min", 60.0) if end > 300 else ("s", 1.0)
     labels = []
     used: set[str] = set()
@@ -153,7 +161,7 @@ def timeline(phases: pd.DataFrame, ax: Axes | None = None, most: int = 40) -> Ax
         for phase in panels.rows(rows):
             color, hatch = PHASES.get(str(phase["name"]), OTHER_PHASE)
             used.add(str(phase["name"]))
-            start, stop = (float(phase[name]) - zero for name in ("start_unix_s", "end_unix_s"))
+            start, stop = (float(phase[name]) - zeros[index] for name in ("start_unix_s", "end_unix_s"))
             ax.barh(
                 index,
                 (stop - start) / scale,
@@ -187,7 +195,8 @@ def timeline(phases: pd.DataFrame, ax: Axes | None = None, most: int = 40) -> Ax
     ax.set_xlim(0, end / scale * 1.01)
     style.plain(ax, "x", False)
     rest = f"\nfirst {most} of {len(order)} restarts" if len(order) > most else ""
-    ax.set_xlabel(f"time since the start of the sweep ({unit}){rest}")
+    since = "each restart" if aligned else "the sweep"
+    ax.set_xlabel(f"time since the start of {since} ({unit}){rest}")
     names = [name for name in PHASES if name in used] + sorted(used - set(PHASES))
     handles = [
         Patch(

@@ -79,7 +79,7 @@ def _draw(
     """
     groups = panels.groups(rows, by)
     levels = list(levels) if levels is not None else [value for value, _ in groups]
-    shift = 0.05 if len(groups) > 1 and (rows["n"] > 1).any() else 0.0
+    shift = 0.03 if len(groups) > 1 and (rows["n"] > 1).any() else 0.0
     for value, line in groups:
         index = levels.index(value)
         how = style.series(index)
@@ -125,7 +125,7 @@ def throughput(cells: pd.DataFrame, ax: Axes | None = None, levels: Sequence[obj
     if not log:
         ax.set_ylim(bottom=0)
     _finish(ax, cells, "budget", positions)
-    ax.set_ylabel("system throughput (output tokens/s)")
+    ax.set_ylabel("system output tok/s")
     _notes(ax, cells, BUDGET, _restarts_note(rows["n"]))
     style.legend_beside(ax, "concurrency")
     return ax

@@ -130,7 +130,6 @@ def failure_map(
     """
     cells = panels.in_blocks(cells)
     columns, levels = panels.budgets(cells), panels.concurrencies(cells)
-    own_legend = ax is None
     ax = ax or style.new_axes(max(4.2, 1.15 * len(columns) + 1.2), max(2.4, 0.62 * len(levels) + 1.5))
     families = failure_families(cells) if families is None else families
     seen: dict[str, tuple[str, str]] = {}
@@ -147,12 +146,11 @@ def failure_map(
     style.note(ax, "numbers: system tok/s")
     if panels.replayed(cells):
         style.note(ax, style.REPLAY)
-    if own_legend:
-        map_legend(ax, seen)
+    _legend(ax, seen)
     return ax
 
 
-def map_legend(ax: Axes, seen: dict[str, tuple[str, str]]) -> None:
+def _legend(ax: Axes, seen: dict[str, tuple[str, str]]) -> None:
     """Legend of a failure map, beside it."""
     handles = [
         Patch(facecolor=color, edgecolor="#9aa0a8", hatch=hatch, label=name) for name, (color, hatch) in seen.items()

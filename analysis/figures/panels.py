@@ -99,7 +99,7 @@ def _word(column: str, value: Any) -> str:
 
 
 def panels(cells: pd.DataFrame) -> list[Panel]:
-    """Split cells into panels, in the order of their first rows.  Anchors are left out."""
+    """Split cells into panels, in the order of what sets them apart.  Anchors are left out."""
     cells = in_blocks(cells)
     base = is_baseline(cells)
     speculative = cells[~base]
@@ -117,7 +117,14 @@ def panels(cells: pd.DataFrame) -> list[Panel]:
         title = ", ".join(_word(column, value) for column, value in values.items() if not _missing(value))
         work = {column: value for column, value in values.items() if column in SAME_WORK}
         found.append(Panel(title, pd.concat([_baseline_of(cells[base], work, values, settings), own]), tuple(key)))
-    return found
+    # Numbers in their order (top-k 2 before 10), names in theirs.
+    return sorted(found, key=lambda panel: tuple(_sortable(value) for value in panel.key))
+
+
+def _sortable(value: Any) -> tuple[int, float, str]:
+    if _missing(value):
+        return 0, 0.0, ""
+    return (1, float(value), "") if isinstance(value, (int, float)) else (2, 0.0, str(value))
 
 
 def _missing(value: Any) -> bool:

@@ -65,10 +65,10 @@ def pareto(cells: pd.DataFrame, ax: Axes | None = None, levels: Sequence[object]
             ax.set_xlim(left=0) if axis == "x" else ax.set_ylim(bottom=0)
     ax.margins(0.08)
     note = style.ONE_RESTART if points["n"].max() == 1 else "medians over restarts"
-    label = f"per-user rate (output tokens/s and user)\npoints on the front carry their concurrency (c); {note}"
+    label = f"per-user output tok/s\npoints on the front carry their concurrency (c); {note}"
     if panels.replayed(cells):
         label += f"\n{style.REPLAY}"
     ax.set_xlabel(label)
-    ax.set_ylabel("system throughput (output tokens/s)")
+    ax.set_ylabel("system output tok/s")
     style.legend_beside(ax, "budget")
     return ax

@@ -155,12 +155,18 @@ def _shared_legend(figure: Figure, axes: list[Axes], title: str) -> None:
     handles: dict[str, Any] = {}
     for ax in axes:
         own = ax.get_legend()
-        if own is not None:
-            texts = [text.get_text() for text in own.get_texts()]
-            handles |= {
-                text: handle for text, handle in zip(texts, own.legend_handles, strict=True) if text not in handles
-            }
-            own.remove()
+        if own is None:
+            continue
+        if not title:
+            title = own.get_title().get_text()
+        # Those of the axes keep their markers; a map has only the legend's own patches.
+        found: list[Any]
+        found, labels = ax.get_legend_handles_labels()
+        if not found:
+            found, labels = list(own.legend_handles), [text.get_text() for text in own.get_texts()]
+        for handle, label in zip(found, labels, strict=True):
+            handles.setdefault(label, handle)
+        own.remove()
     if handles:
         figure.legend(handles.values(), handles.keys(), title=title or None, loc="outside right upper")
 
@@ -249,7 +255,7 @@ def _speedups(verdicts: pd.DataFrame, found: list[panels.Panel]) -> Picture | No
 
 def _pareto(parts: list[Part]) -> Picture | None:
     usable = [part for part in parts if _has(part.rows, "system_tok_s") and _has(part.rows, "per_user_tok_s")]
-    usable = [part for part in usable if len(panels.measured(part.rows)) > 2]
+    usable = [part for part in usable if panels.measured(part.rows)["budget"].nunique() > 1]
     levels = _levels(usable, "budget")
     return _multiples(
         "pareto",
@@ -263,7 +269,8 @@ def _pareto(parts: list[Part]) -> Picture | None:
 
 
 def _failure_map(parts: list[Part]) -> Picture | None:
-    interesting = [part for part in parts if part.rows["status"].ne("ok").any()]
+    # What the plan skipped is told in words; a map is for what was run.
+    interesting = [part for part in parts if not part.rows["status"].isin(["ok", "skipped"]).all()]
     if not interesting:
         return None
     families = maps.failure_families(pd.concat([part.rows for part in interesting]))
