@@ -15,7 +15,7 @@ PIECE_BYTES = 16_384
 NEARLY_ALL = 0.9
 _LINES = re.compile(
     rb"accept len: (?P<length>\d+\.\d+), accept rate: (?P<rate>\d+\.\d+)"
-    rb"|draft acceptance(?: rate)?\s*= (?P<fraction>\d+\.\d+) \(\s*(?P<accepted>\d+) accepted\s*/\s*(?P<drafted>\d+) gen"
+    rb"|draft acceptance(?: rate)?\s*= (?P<fraction>\d+\.\d+) \(\s*\d+ accepted\s*/\s*(?P<drafted>\d+) gen"
     rb"|Draft acceptance rate: (?P<old>\d\.\d+).{0,120}?Number of draft tokens: (?P<old_drafted>\d+)"
     rb"|Accepted: (?P<new>\d+) tokens, Drafted: (?P<new_drafted>\d+) tokens"
 )

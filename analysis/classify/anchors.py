@@ -19,6 +19,11 @@ SHORTEST = 4
 # Characters that JSON and the shell escape differently: no anchor crosses them.
 _BREAKS = frozenset('"\\\n\r\t')
 _WORD_GAP = "\x00"
+# What healthy logs repeat all the time: taken as an anchor only where nothing better is in sight.
+_COMMON = frozenset(
+    ("cuda graph", "kv cache", "speculative", "draft", "target", "checkpoint", "timeout", "token", "tokens", "batch")
+    + ("model", "cache", "memory", "failed", "error", "loading", "support", "invalid", "unknown", "slots")
+)
 
 
 class NoAnchor(ValueError):
@@ -101,7 +106,7 @@ def _as_set(run: str) -> list[frozenset[str]]:
 
 
 def _worth(found: frozenset[str]) -> tuple[int, int]:
-    shortest = min((len(text) for text in found), default=0)
+    shortest = min((SHORTEST if text.replace(_WORD_GAP, " ") in _COMMON else len(text) for text in found), default=0)
     return (min(shortest, 12), -len(found))
 
 
@@ -110,6 +115,6 @@ def _halves(text: str) -> list[str]:
     words = re.split(_WORD_GAP, text)
     middle = len(words) // 2
     halves = [" ".join(words[: middle + 1]), " ".join(words[middle:])]
-    if len(words) < 3 or min(len(half) for half in halves) < 9:
+    if len(words) < 3 or min(len(half) for half in halves) < 9 or _COMMON.intersection(halves):
         return [" ".join(words)]
     return halves

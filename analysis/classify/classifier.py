@@ -74,7 +74,7 @@ def _verdict(read: Sequence[LogFindings], witnesses: Witnesses, rules: Ruleset) 
     if witnesses.stopped_by_us:
         findings = [f for f in findings if f.rule.id not in ("proc.killed", "serve.engine_died")]
     findings += witnessed(witnesses, findings, rules, stopped=stopped)
-    ruling = rule_on(findings, rules, witnesses, window_end)
+    ruling = rule_on(findings, rules, window_end)
     engine = engine_of("\n".join(_sample(log) for log in read))
     notes = _notes(ruling) + remarks(witnesses)
     if ruling.winner is not None:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from analysis.classify.figures import decided
 from analysis.classify.findings import Finding
 from analysis.classify.rules import Ruleset
-from analysis.classify.witnesses import Witnesses
 
 # Without a common clock, what happened first is told by where it was seen.
 SOURCE_ORDER = ("task", "deploy", "attestation", "kernel", "engine", "unit", "client")
@@ -148,7 +147,7 @@ def _cause(findings: Sequence[Finding]) -> Finding | None:
     return winner
 
 
-def rule_on(findings: Sequence[Finding], rules: Ruleset, witnesses: Witnesses, window_end: float | None) -> Ruling:
+def rule_on(findings: Sequence[Finding], rules: Ruleset, window_end: float | None) -> Ruling:
     """Apply the rules in order."""
     findings = p7_p19_numbers_decide(findings, rules)
     findings, recovered = p11_recovered(findings)

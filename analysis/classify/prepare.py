@@ -166,22 +166,27 @@ def _without_dumps(lines: Iterable[PreparedLine]) -> Iterator[PreparedLine]:
     inside = ""
     for line in lines:
         text = line.text
-        if _USAGE.match(text):
-            inside = "usage"
-        elif (inside == "usage" and _USAGE_ERROR.search(text)) or (
-            inside == "usage" and text.strip() and not text[0].isspace() and not _OPTION.match(text)
-        ):
-            inside = ""
-        elif _SOLUTIONS.match(text):
-            inside = "solutions"
-        elif inside == "solutions" and not _NUMBERED.match(text):
-            inside = ""
-        elif _PTX.search(text):
-            inside = "ptx"
-        elif inside == "ptx" and not _PTX_BODY.match(text):
-            inside = ""
+        inside = _block_at(text, inside)
         hidden = bool(inside) or bool(_DUMP.match(text) or _OPTION.match(text) or _ADVICE.search(text))
         yield replace(line, text="") if hidden else line
+
+
+def _block_at(text: str, inside: str) -> str:
+    """The block (usage, solutions, ptx) that a line belongs to, given the one of the line before."""
+    if _USAGE.match(text):
+        return "usage"
+    if _SOLUTIONS.match(text):
+        return "solutions"
+    if _PTX.search(text):
+        return "ptx"
+    if inside == "usage":
+        outdented = bool(text.strip()) and not text[0].isspace() and not _OPTION.match(text)
+        return "" if outdented or _USAGE_ERROR.search(text) else inside
+    if inside == "solutions":
+        return inside if _NUMBERED.match(text) else ""
+    if inside == "ptx":
+        return inside if _PTX_BODY.match(text) else ""
+    return ""
 
 
 def newest_first(stamps: Sequence[float]) -> bool:

@@ -63,6 +63,7 @@ def scan(blocks: Iterable[bytes], rules: Ruleset, prefilter: Prefilter) -> Scan:
     """One pass over a log given as blocks of bytes."""
     result = Scan()
     keeper = _WindowKeeper(rules)
+    work = _WorkSeen()
     start = 0  # offset of the region in the log
     first_line = 1
     handled = 0  # hits that end at or before this offset of the region were handled before
@@ -71,7 +72,7 @@ def scan(blocks: Iterable[bytes], rules: Ruleset, prefilter: Prefilter) -> Scan:
         hits = [hit for hit in prefilter.hits(region) if handled < hit[0] <= limit]
         for window in _windows(region, start, first_line, hits, rules):
             keeper.keep(window)
-        _note_work(result, region, first_line)
+        work.note(region, first_line)
         result.acceptance.extend(samples_of(region, first_line))
         if not result.head:
             result.head = region[:HEAD_BYTES]
@@ -83,6 +84,8 @@ def scan(blocks: Iterable[bytes], rules: Ruleset, prefilter: Prefilter) -> Scan:
     result.size = start
     result.lines = first_line - 1 + (1 if result.tail and not result.tail.endswith(b"\n") else 0)
     result.windows = keeper.windows()
+    result.first_work, result.last_work = work.first(serving=False), work.last(serving=False)
+    result.first_serving, result.last_serving = work.first(serving=True), work.last(serving=True)
     return result
 
 
@@ -142,18 +145,38 @@ def _line_end(region: bytes, wanted: int) -> int:
     return found if found >= 0 else min(len(region), wanted + CONTEXT_BYTES)
 
 
-def _note_work(result: Scan, region: bytes, first_line: int) -> None:
-    for literal in AT_WORK:
-        first = region.find(literal)
-        if first < 0:
-            continue
-        last_line = first_line + region.count(b"\n", 0, region.rfind(literal))
-        head_line = first_line + region.count(b"\n", 0, first)
-        result.first_work = min(result.first_work or head_line, head_line)
-        result.last_work = max(result.last_work, last_line)
-        if literal not in ALSO_WARM_UP:
-            result.first_serving = min(result.first_serving or head_line, head_line)
-            result.last_serving = max(result.last_serving, last_line)
+class _WorkSeen:
+    """First and last line that a server at work printed; lines are counted only where they are needed."""
+
+    def __init__(self) -> None:
+        self._first: dict[bool, int] = {}  # serving only: line
+        self._last: dict[bool, tuple[bytes, int, int]] = {}  # serving only: region, its first line, offset
+
+    def note(self, region: bytes, first_line: int) -> None:
+        for literal in AT_WORK:
+            first = region.find(literal)
+            if first < 0:
+                continue
+            for serving in (False,) if literal in ALSO_WARM_UP else (False, True):
+                self._note(serving, region, first_line, first, region.rfind(literal))
+
+    def _note(self, serving: bool, region: bytes, first_line: int, first: int, last: int) -> None:
+        line = self._first.get(serving)
+        if line is None or line >= first_line:
+            here = first_line + region.count(b"\n", 0, first)
+            self._first[serving] = here if line is None else min(line, here)
+        known = self._last.get(serving)
+        if known is None or known[1] < first_line or known[2] < last:
+            self._last[serving] = (region, first_line, last)
+
+    def first(self, *, serving: bool) -> int:
+        return self._first.get(serving, 0)
+
+    def last(self, *, serving: bool) -> int:
+        if serving not in self._last:
+            return 0
+        region, first_line, offset = self._last[serving]
+        return first_line + region.count(b"\n", 0, offset)
 
 
 class _WindowKeeper:

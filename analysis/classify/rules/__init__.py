@@ -132,10 +132,8 @@ def load_rules() -> Ruleset:
 
 
 def _expressions(families: tuple[Family, ...]) -> Iterator[Expression]:
-    number = 0
-    for source, owner, role in _sources(families):
+    for number, (source, owner, role) in enumerate(_sources(families)):
         yield Expression(number, source, owner, role)
-        number += 1
 
 
 def _sources(families: tuple[Family, ...]) -> Iterator[tuple[str, str, str]]:
