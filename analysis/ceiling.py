@@ -85,6 +85,8 @@ class NextCell:
     concurrency: int | None
     value: float
     """its value of the rule's quantity"""
+    tells_apart: str = ""
+    """the other quantity that predicts the opposite for this cell"""
 
 
 @dataclass(frozen=True)
@@ -242,35 +244,36 @@ def _rule(points: list[Point], quantity: _Quantity) -> Rule | None:
 
 
 def _ceiling(rows: pd.DataFrame, klass: str, where: str) -> Ceiling:
-    configurations = _points(rows, klass, _Quantity("", 0, lambda row: float(row["budget"]), False))
-    failed = sum(point.failed for point in configurations)
-    ran = len(configurations) - failed
-    if failed < FEWEST_FAILED or ran < FEWEST_RAN:
-        have = f"{failed} configuration{'s' * (failed != 1)} failed with {klass}, {ran} ran"
-        need = f"a ceiling needs at least {FEWEST_FAILED} that failed and {FEWEST_RAN} that ran"
-        return Ceiling(where, klass, None, sentence=f"Cannot tell: {have}; {need}.")
     rules = []
+    enough = False
     for quantity in _quantities():
         points = _points(rows, klass, quantity)
-        # A quantity that most configurations lack explains nothing.
-        if sum(point.failed for point in points) < FEWEST_FAILED:
+        dead = sum(point.failed for point in points)
+        if dead < FEWEST_FAILED or len(points) - dead < FEWEST_RAN:
             continue
+        enough = True
         rule = _rule(points, quantity)
         if rule is not None and len(rule.exceptions) <= MOST_EXCEPTIONS * len(points):
             rules.append(rule)
     if not rules:
-        return Ceiling(
-            where,
-            klass,
-            None,
-            sentence=f"Cannot tell: no limit on one axis or on a product of two parts the {failed} "
-            f"configurations that failed with {klass} from the {ran} that ran.",
-        )
+        return Ceiling(where, klass, None, sentence=_silence(rows, klass, enough))
     rules.sort(key=lambda rule: (len(rule.exceptions), rule.factors))
     first = rules[0]
     equal = tuple(rule for rule in rules[1:] if len(rule.exceptions) == len(first.exceptions))
-    proposals = next_cells(rows, first)
+    proposals = next_cells(rows, first) + telling_cells(rows, first, equal)
     return Ceiling(where, klass, first, equal, proposals, _sentence(klass, first, equal, rows, proposals))
+
+
+def _silence(rows: pd.DataFrame, klass: str, enough: bool) -> str:
+    """Why no rule is named."""
+    configurations = _points(rows, klass, _Quantity("", 0, lambda row: float(row["budget"]), False))
+    failed = sum(point.failed for point in configurations)
+    ran = len(configurations) - failed
+    have = f"{failed} configuration{'s' * (failed != 1)} failed with {klass}, {ran} ran"
+    if not enough:
+        need = f"a ceiling needs at least {FEWEST_FAILED} that failed and {FEWEST_RAN} that ran"
+        return f"Cannot tell: {have}; {need}."
+    return f"Cannot tell: {have}, and no limit on one axis or on a product of two parts them."
 
 
 def _examples(rows: pd.DataFrame, klass: str, rule: Rule) -> str:
@@ -297,8 +300,8 @@ def _sentence(
 ) -> str:
     text = (
         f"{klass}: {rule.quantity} parts what ran from what failed{_examples(rows, klass, rule)}: "
-        f"up to {rule.largest_ran:,.0f} ran ({rule.ran}), from {rule.smallest_failed:,.0f} on failed "
-        f"({rule.failed}); between them, a factor of {rule.margin:.2f}, nothing was measured."
+        f"{rule.ran} up to {rule.largest_ran:,.0f} ran, {rule.failed} from {rule.smallest_failed:,.0f} on "
+        f"failed; between them, a factor of {rule.margin:.2f}, nothing was measured."
     )
     if rule.exceptions:
         text += f" Exceptions: {'; '.join(rule.exceptions)}."
@@ -315,7 +318,8 @@ def _propose(cell: NextCell) -> str:
         words.append(f"max-running {cell.max_running}")
     if cell.concurrency is not None:
         words.append(f"concurrency {cell.concurrency}")
-    return f"{' with '.join(words[:2])}{', ' + words[2] if len(words) > 2 else ''} ({cell.value:,.0f})"
+    said = f"{' with '.join(words[:2])}{', ' + words[2] if len(words) > 2 else ''} ({cell.value:,.0f})"
+    return f"{said}, which {cell.tells_apart} sees otherwise" if cell.tells_apart else said
 
 
 def next_cells(rows: pd.DataFrame, rule: Rule, most: int = 4) -> tuple[NextCell, ...]:
@@ -360,6 +364,44 @@ def next_cells(rows: pd.DataFrame, rule: Rule, most: int = 4) -> tuple[NextCell,
         )
         for amount, width in inside_gap[:most]
     )
+
+
+def telling_cells(rows: pd.DataFrame, rule: Rule, equal: tuple[Rule, ...]) -> tuple[NextCell, ...]:
+    """One cell for each equal rule that predicts the opposite of `rule`, where changing max-running makes one."""
+    speculative = rows[rows["method"].ne("none")].dropna(subset=["verify_width"])
+    known = speculative["max_running"].dropna()
+    if known.empty:
+        return ()
+    by_words = {quantity.words: quantity for quantity in _quantities()}
+    offset = int((speculative["verify_width"] - speculative["budget"]).median())
+    load = float(speculative["concurrency"].max())
+    widths = sorted({int(width) for width in speculative["verify_width"]})
+    # Large steps first tried near what was run: a proposal should be a cell that people would run.
+    amounts = sorted(
+        {int(known.max()) * 2**power // 16 for power in range(8)} - {0},
+        key=lambda amount: abs(math.log(amount / float(known.median()))),
+    )
+    tried = set(zip(speculative["max_running"], speculative["verify_width"], strict=True))
+    found = []
+    for other in equal:
+        for amount, width in itertools.product(amounts, widths):
+            row = {"max_running": amount, "verify_width": width, "running": min(load, amount)}
+            try:
+                mine = by_words[rule.quantity].value(row)
+                theirs = by_words[other.quantity].value(row)
+            except KeyError:
+                continue
+            if (amount, width) not in tried and _predicts(rule, mine) * _predicts(other, theirs) < 0:
+                found.append(NextCell(width - offset, amount, None, mine, other.quantity))
+                break
+    return tuple(found)
+
+
+def _predicts(rule: Rule, value: float) -> int:
+    """1: fails, -1: runs, 0: inside the gap."""
+    if value >= rule.smallest_failed:
+        return 1
+    return -1 if value <= rule.largest_ran else 0
 
 
 def _even(value: float) -> int:

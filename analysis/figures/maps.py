@@ -75,14 +75,19 @@ def speedup_map(ratios: pd.DataFrame, ax: Axes | None = None) -> Axes:
     for row in panels.rows(known):
         color = mpl.colors.to_hex(colors(float(norm(row["ratio"]))))
         said = str(row.get("verdict", ""))
-        verdict = "" if alone else f"\n{SIGNS.get(said, '') if many else said} n={row['n']:.0f}"
+        verdict = "" if alone else f"\n{SIGNS.get(said, '')}" if many else f"\n{said} n={row['n']:.0f}"
         where = columns.index(int(row["budget"])), levels.index(int(row["concurrency"]))
         _tile(ax, *where, color, f"{style.number(row['ratio'])}×{verdict}", ink=_contrast(color), size=_size(columns))
     _grid(ax, columns, levels)
     style.note(ax, "number: system tok/s ÷ baseline")
-    style.note(ax, style.ONE_RESTART if alone else "n: restarts")
-    if many and not alone:
+    if alone:
+        style.note(ax, style.ONE_RESTART)
+    elif many:
+        least, most = int(known["n"].min()), int(known["n"].max())
+        style.note(ax, f"{least if least == most else f'{least} to {most}'} restarts")
         style.note(ax, ", ".join(f"{sign} {word}" for word, sign in SIGNS.items()))
+    else:
+        style.note(ax, "n: restarts")
     if panels.replayed(ratios):
         style.note(ax, style.REPLAY)
     return ax

@@ -153,6 +153,14 @@ def of_cells(frame: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
     return in_blocks(frame).merge(wanted, on=keys, how="inner")
 
 
+def spread(values: list[int], most: int) -> list[int]:
+    """At most `most` of the values, evenly spread, the first and the last among them."""
+    if len(values) <= most:
+        return values
+    step = (len(values) - 1) / (most - 1)
+    return [values[round(index * step)] for index in range(most)]
+
+
 def budgets(cells: pd.DataFrame, column: str = "budget") -> list[int]:
     """Budgets (or another integer column) of the panel in order, failed ones included."""
     return sorted({int(value) for value in blank(cells, column).dropna()})

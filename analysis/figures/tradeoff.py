@@ -18,9 +18,16 @@ def pareto_front(points: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
     return ordered[first].iloc[::-1]
 
 
+#: Budgets with a line of their own; the points of more are small and grey.
+MOST_LINES = 8
+
+
 @style.styled
 def pareto(cells: pd.DataFrame, ax: Axes | None = None, levels: Sequence[object] | None = None) -> Axes:
-    """System against per-user tok/s, one line a budget along the concurrencies, with the Pareto front."""
+    """System against per-user tok/s, one line a budget along the concurrencies, with the Pareto front.
+
+    `levels`: the budgets that get a line (default: up to MOST_LINES of them).
+    """
     ax = ax or style.new_axes()
     rows = panels.in_blocks(cells)
     by = ["budget", "concurrency"]
@@ -37,8 +44,10 @@ def pareto(cells: pd.DataFrame, ax: Axes | None = None, levels: Sequence[object]
         solid_capstyle="round",
         label="Pareto front",
     )
-    levels = list(levels) if levels is not None else panels.budgets(points)
+    levels = list(levels) if levels is not None else panels.spread(panels.budgets(points), MOST_LINES)
     for budget, line in panels.groups(points, "budget"):
+        if budget not in levels:
+            continue
         how = style.series(levels.index(budget))
         name = "0 (baseline)" if budget == 0 else f"{budget:.0f}"
         ax.plot(
@@ -49,7 +58,20 @@ def pareto(cells: pd.DataFrame, ax: Axes | None = None, levels: Sequence[object]
             linestyle=how.line,
             label=name,
         )
-    for point in panels.rows(front):
+    others = points[~points["budget"].isin(levels)]
+    if len(others):
+        ax.plot(
+            others["median_user"],
+            others["median_system"],
+            color=style.MUTED,
+            marker=".",
+            markersize=4,
+            linestyle="none",
+            zorder=1.5,
+            label=f"{others['budget'].nunique()} other budgets",
+        )
+    # One name a concurrency: neighbouring budgets would print it over itself.
+    for point in panels.rows(front.drop_duplicates("concurrency", keep="last")):
         ax.annotate(
             f"c{point['concurrency']:.0f}",
             (point["median_user"], point["median_system"]),

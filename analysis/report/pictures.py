@@ -15,7 +15,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from analysis import figures
-from analysis.figures import maps, panels, style
+from analysis.figures import maps, panels, style, tradeoff
 from analysis.report import svg
 from analysis.results import Results
 
@@ -84,6 +84,12 @@ def _has(rows: pd.DataFrame, column: str) -> bool:
 
 def _levels(parts: list[Part], column: str) -> list[object]:
     return sorted({value for part in parts for value in part.rows[column].dropna()})
+
+
+def _budgets(parts: list[Part]) -> list[object]:
+    """Budgets that get a line of their own where a line is a budget: not more than can be told apart."""
+    every = sorted({int(value) for part in parts for value in part.rows["budget"].dropna()})
+    return list(panels.spread(every, tradeoff.MOST_LINES))
 
 
 def _lines(
@@ -202,7 +208,7 @@ def _by_category(categories: pd.DataFrame, found: list[panels.Panel]) -> list[Pi
     for panel in found:
         rows = panels.of_cells(categories, panel.cells)
         levels = panels.concurrencies(panels.measured(rows))
-        levels = _spread(levels, 4 if len(found) == 1 else 2)
+        levels = panels.spread(levels, 4 if len(found) == 1 else 2)
         for concurrency in levels:
             title = ", ".join(word for word in (panel.title, f"concurrency {concurrency}") if word)
             parts.append(Part(title, rows[rows["concurrency"].eq(concurrency)]))
@@ -216,14 +222,6 @@ def _by_category(categories: pd.DataFrame, found: list[panels.Panel]) -> list[Pi
                figures.category_acceptance,
                "Why the categories differ: how many tokens a step commits in each.", "category"),
     ]  # fmt: skip
-
-
-def _spread(values: list[int], most: int) -> list[int]:
-    """At most `most` of the values, the first and the last among them."""
-    if len(values) <= most:
-        return values
-    step = (len(values) - 1) / (most - 1)
-    return [values[round(index * step)] for index in range(most)]
 
 
 def _rows_of_panel(frame: pd.DataFrame, panel: panels.Panel) -> pd.DataFrame:
@@ -256,7 +254,7 @@ def _speedups(verdicts: pd.DataFrame, found: list[panels.Panel]) -> Picture | No
 def _pareto(parts: list[Part]) -> Picture | None:
     usable = [part for part in parts if _has(part.rows, "system_tok_s") and _has(part.rows, "per_user_tok_s")]
     usable = [part for part in usable if panels.measured(part.rows)["budget"].nunique() > 1]
-    levels = _levels(usable, "budget")
+    levels = _budgets(usable)
     return _multiples(
         "pareto",
         "Per-user against system throughput",
@@ -299,7 +297,8 @@ def _by_position(positions: pd.DataFrame, found: list[panels.Panel]) -> list[Pic
         for concurrency in panels.concurrencies(rows)[:1]:
             title = ", ".join(word for word in (panel.title, f"concurrency {concurrency}") if word)
             parts.append(Part(title, rows[rows["concurrency"].eq(concurrency)]))
-    levels = _levels(parts, "budget")
+    levels = _budgets(parts)
+    parts = [Part(part.title, part.rows[part.rows["budget"].isin(levels)]) for part in parts]
     return [
         _multiples(
             "acceptance_by_position",
