@@ -484,3 +484,8 @@ def version_matches(condition: str, version: str | None) -> bool:
 def _numbers(version: str) -> tuple[int, ...]:
     match = re.search(r"\d+(?:\.\d+)*", version)
     return tuple(int(part) for part in match[0].split(".")) if match else ()
+
+
+def commands(profile: Profile, names: Mapping[str, Any]) -> list[list[str]]:
+    """Candidate commands of the engine, in the order in which a host is searched for them."""
+    return [[str(fill(part, names)) for part in command] for command in profile.commands]

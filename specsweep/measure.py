@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -280,3 +281,8 @@ def throttle_reasons(mask: Any) -> list[str]:
     except ValueError:
         return []
     return [name for bit, name in THROTTLE_BITS.items() if bits & bit]
+
+
+def sha256(text: str) -> str:
+    """Hash of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()

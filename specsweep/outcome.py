@@ -146,3 +146,19 @@ def judge_cell(cell: Cell, point: Mapping[str, Any]) -> None:
         cell.remarks.append(f"the cache was {point['flush']}")
     if cell.cached_prompt_tokens:
         cell.remarks.append(f"{cell.cached_prompt_tokens} prompt tokens came from the cache")
+
+
+def from_task(reason: str) -> Failure:
+    """The failure of a host that could not be used, from Ansible's own message."""
+    verdict = classify({}, Witnesses(task_result={"msg": reason, "failed": True}))
+    klass = verdict.klass if verdict.klass != "none" else "unknown"
+    return Failure(
+        klass=klass,
+        tier=verdict.tier,
+        phase="deploy",
+        evidence=[Line(source="task", line=1, text=reason)],
+        fingerprint=verdict.fingerprint or klass,
+        advice=verdict.advice,
+        retry=verdict.retry,
+        pointer=verdict.pointer,
+    )

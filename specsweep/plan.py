@@ -129,7 +129,7 @@ def make(variables: Mapping[str, Any]) -> Plan:
             continue
         rule = profile.methods[method]
         rendered = engines.render(profile, method, effective, names)
-        key = _digest([rendered.arguments, rendered.environment])
+        key = digest([rendered.arguments, rendered.environment])
         if key in configurations:
             configurations[key].requests_of.append(request)
             continue
@@ -312,7 +312,9 @@ def _restarts(configurations: list[PlannedConfiguration], variables: Mapping[str
     return restarts
 
 
-def _digest(data: Any) -> str:
+def digest(data: Any) -> str:
+    """Short hash of plain data or structs."""
+    data = msgspec.to_builtins(data)
     text = json.dumps(data, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -327,7 +329,7 @@ def configuration_id(
     prompts_sha256: str,
 ) -> str:
     """Identity of a configuration: what was asked and the engine's version, model, drafter and prompt set."""
-    return _digest([configuration.key, engine, engine_version, model, drafter, prompts_sha256])
+    return digest([configuration.key, engine, engine_version, model, drafter, prompts_sha256])
 
 
 def as_text(plan: Plan, hosts: list[str]) -> str:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.specsweep_agent import attest, guard, ready
+from ansible.module_utils.specsweep_agent import attest, generate, guard, ready
 from ansible.module_utils.specsweep_agent.service import ServiceError, manager
 
 DOCUMENTATION = r"""
@@ -73,7 +73,7 @@ def main() -> None:
         given["url"],
         given["ready"],
         given["dialect"],
-        given["body"],
+        generate.with_prompt(given["body"], generate.PROMPT),
         given["headers"],
         given["timeout_s"],
         started,

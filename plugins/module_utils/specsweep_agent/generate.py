@@ -10,8 +10,21 @@ from typing import Any
 
 from . import paths
 
+#: What stands for the prompt in a body's template.
+PLACEHOLDER = "\0prompt\0"
 #: Repeats itself, so that even an n-gram drafter has something to draft.
 PROMPT = "one two three four five six seven eight nine ten\n" * 6 + "one two three"
+
+
+def with_prompt(template: Any, prompt: str) -> Any:
+    """The request's body with the prompt in its place."""
+    if isinstance(template, str):
+        return template.replace(PLACEHOLDER, prompt)
+    if isinstance(template, dict):
+        return {key: with_prompt(value, prompt) for key, value in template.items()}
+    if isinstance(template, list):
+        return [with_prompt(value, prompt) for value in template]
+    return template
 
 
 class Refused(Exception):

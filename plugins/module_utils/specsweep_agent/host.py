@@ -30,6 +30,7 @@ def describe(home: Path) -> dict[str, Any]:
         "libc": " ".join(platform.libc_ver()),
         "disk_free_mib": shutil.disk_usage(str(home)).free // 2**20,
         "now_unix_s": time.time(),
+        "home_of_user": str(Path.home()),
         "user": os.environ.get("USER") or str(os.geteuid()),
     }
 

@@ -29,6 +29,7 @@ from typing import Any
 import aiohttp
 
 from . import metrics, paths
+from .generate import with_prompt
 from .service import atomic_write, manager
 from .telemetry import Telemetry
 
@@ -36,19 +37,6 @@ VERSION = "1"
 LAG_EVERY_S = 0.02
 #: A client whose own loop is this late at p99 measures itself.
 OVERLOADED_LAG_MS = 50.0
-#: What stands for the prompt in the body's template.
-PROMPT = "\0prompt\0"
-
-
-def with_prompt(template: Any, prompt: str) -> Any:
-    """The request's body with the prompt in its place."""
-    if isinstance(template, str):
-        return template.replace(PROMPT, prompt) if PROMPT in template else template
-    if isinstance(template, dict):
-        return {key: with_prompt(value, prompt) for key, value in template.items()}
-    if isinstance(template, list):
-        return [with_prompt(value, prompt) for value in template]
-    return template
 
 
 def quantile(values: list[float], share: float) -> float | None:

@@ -1,0 +1,5 @@
+"""See specsweep/controller/planning.py."""
+
+from specsweep.controller.planning import PlanStep as ActionModule
+
+__all__ = ["ActionModule"]

@@ -1,0 +1,54 @@
+"""Give the hosts back when a sweep is interrupted: Ctrl-C ends Ansible without its always parts."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from ansible import context
+from ansible.plugins.callback import CallbackBase
+
+DOCUMENTATION = r"""
+name: specsweep_giveback
+type: aggregate
+short_description: Run playbooks/restore.yml when a sweep is interrupted
+description: Starts with the first host that is taken and ends with the play's own end.
+"""
+
+RESTORE = Path(__file__).parents[2] / "playbooks" / "restore.yml"
+
+
+class CallbackModule(CallbackBase):
+    CALLBACK_VERSION = 2.0
+    CALLBACK_TYPE = "aggregate"
+    CALLBACK_NAME = "specsweep_giveback"
+    CALLBACK_NEEDS_ENABLED = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pid = os.getpid()
+        self._taken = False
+        atexit.register(self._give_back)
+
+    def v2_playbook_on_task_start(self, task, is_conditional) -> None:
+        if task.action.rpartition(".")[2] == "specsweep_host":
+            self._taken = True
+
+    def v2_playbook_on_stats(self, stats) -> None:
+        self._taken = False
+
+    def _give_back(self) -> None:
+        if not self._taken or os.getpid() != self._pid:
+            return
+        print("interrupted: giving the hosts back", file=sys.stderr, flush=True)
+        command = [sys.executable, "-m", "ansible", "playbook", str(RESTORE)]
+        for inventory in context.CLIARGS.get("inventory") or ():
+            command += ["-i", inventory]
+        if context.CLIARGS.get("subset"):
+            command += ["--limit", context.CLIARGS["subset"]]
+        for extra in context.CLIARGS.get("extra_vars") or ():
+            command += ["-e", extra]
+        subprocess.run(command, stdin=subprocess.DEVNULL, check=False, timeout=300)
