@@ -126,8 +126,9 @@ def test_a_code_edit_opens_file_b_as_file_a_but_for_one_change(prompts: list[Pro
             continue
         old, new = own_text(prompt)
         start = 0
-        while old[start] == new[start]:
+        while start < len(new) and old[start] == new[start]:
             start += 1
+        assert start < len(new), f"{prompt['id']}: nothing was changed"
         # The opening's end must be text of file A that follows the change.
         tail = max(
             (size for size in range(1, len(new) - start + 1) if new[-size:] in old[start:]),
