@@ -21,9 +21,12 @@ _BREAKS = frozenset('"\\\n\r\t')
 _WORD_GAP = "\x00"
 # What healthy logs repeat all the time: taken as an anchor only where nothing better is in sight.
 _COMMON = frozenset(
-    ("cuda graph", "kv cache", "speculative", "draft", "target", "checkpoint", "timeout", "token", "tokens", "batch")
-    + ("model", "cache", "memory", "failed", "error", "loading", "support", "invalid", "unknown", "slots")
-)
+    (
+        "batch", "cache", "checkpoint", "cuda graph", "draft", "error", "failed", "invalid", "kv cache",
+        "loading", "memory", "model", "slots", "speculative", "support", "target", "timeout", "token",
+        "tokens", "unknown",
+    )
+)  # fmt: skip
 
 
 class NoAnchor(ValueError):

@@ -77,13 +77,15 @@ def _verdict(read: Sequence[LogFindings], witnesses: Witnesses, rules: Ruleset) 
     ruling = rule_on(findings, rules, window_end)
     engine = engine_of("\n".join(_sample(log) for log in read))
     notes = _notes(ruling) + remarks(witnesses)
-    if ruling.winner is not None:
+    signs = _signs(read, ruling, stopped=stopped)
+    failed = bool(signs) or unit_failed(witnesses)
+    if ruling.winner is not None and not (ruling.winner.rule.tier == 4 and failed):
         return _found(ruling.winner, ruling, engine, notes)
     if ruling.after:
         return _found(ruling.after[0].finding, ruling, engine, notes, AFTER_MEASUREMENT)
-    signs = _signs(read, ruling, stopped=stopped)
-    if signs or unit_failed(witnesses):
-        return _unknown(read, signs, engine, notes)
+    if failed:
+        tier_4 = [_note("note", Lost(ruling.winner, "a note"))] if ruling.winner is not None else []
+        return _unknown(read, signs, engine, tier_4 + notes)
     outcome = RECOVERED if ruling.recovered else NO_FAILURE
     return Verdict(NONE, engine=engine, outcome=outcome, notes=notes, fingerprint="none")
 

@@ -59,7 +59,7 @@ def _partial(finding: Finding) -> bool:
     if match is None:
         return True
     count = int(match["count"])
-    if finding.sent is not None:
+    if finding.sent is not None and finding.sent >= count:
         return 0 < count < finding.sent
     return count > 10 and count % 4 != 0 and count % 5 != 0
 

@@ -76,7 +76,8 @@ def find(source: str, scan: Scan, rules: Ruleset) -> LogFindings:
     for window, lines in prepared:
         ordered = _turned(lines) if backwards else lines
         for match in _matches(ordered, window, rules, sign):
-            matches.setdefault((match.expression.number, match.line.number, match.text[:200]), match)
+            key = (match.expression.number, match.line.number, match.line.shown + match.text[:200])
+            matches.setdefault(key, match)
     ordered_matches = sorted(matches.values(), key=lambda match: match.order)
     result = LogFindings(source, scan, reversed=backwards)
     result.sample = "\n".join(line.shown for _, lines in prepared[:20] for line in lines[:80])
@@ -157,7 +158,7 @@ def _findings_of(
     )
     hits = [match for match in hits if not _excluded(rule, match)]
     hits = [match for match in hits if _in_context(rule, match, by_role)]
-    if len({match.line.number for match in hits}) < rule.min_count:
+    if len({(match.line.number, match.line.shown) for match in hits}) < rule.min_count:
         return
     recoveries = [
         match.order for text in rule.recovered_by for match in by_role.get((rule.id, "recovered_by", text), ())

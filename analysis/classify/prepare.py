@@ -18,6 +18,7 @@ from analysis.classify.stamps import STAMP, seconds_of
 
 # Longer texts than this are cut when they become evidence or are searched as one line.
 LONGEST_TEXT = 20_000
+MOST_PREFIXES = 12
 
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
 _ANSI_WITHOUT_ESC = re.compile(r"(?<![\w\"'])\[(?:\d{1,3}(?:;\d{1,3}){0,4})?m(?=[\s(\[\w]|$)|\[0?m")
@@ -30,6 +31,7 @@ _DOTS = re.compile(r"\.{5,}(?=[a-z_])")
 # One layer of prefix each; they are stripped again and again until none is left.
 _PREFIXES = (
     re.compile(r"<\d{1,3}>"),
+    re.compile(r"\[(?:[A-Z][a-z]{2} ){2}\s?\d{1,2} [\d:]{8} \d{4}\]"),
     re.compile(r"\[\s*\d+\.\d{3,}\]"),
     re.compile(rf"\[?\s*{STAMP}(?P<ranks>(?:\s+[A-Z]{{2,3}}\d+)*)\s*\]?(?=[\s\[(]|$)"),
     re.compile(r"\[\s*(?P<ranks>[A-Z]{2,3}\d+(?:\s+[A-Z]{2,3}\d+)*)(?:\s+[\w.]+\.py:\d+)?\s*\]"),
@@ -37,7 +39,7 @@ _PREFIXES = (
     re.compile(r"\((?:(?P<actor>[A-Za-z_][\w.:-]*)\s+)?pid=\d+(?:,\s*[^)]{0,80})?\)"),
     re.compile(r"(?:stdout|stderr)\s[FP]\s"),
     re.compile(r"[\w.-]{1,64}\s+\|\s"),
-    re.compile(r"(?:[\w.-]{1,64}\s)?(?:\([\w./-]{1,32}\)|[\w./@-]{1,64})\[\d{1,8}\]:"),
+    re.compile(r"(?:[\w.-]{1,64}\s)?(?:\([\w./-]{1,32}\)|[\w./@-]{1,64})\[\d{0,8}\]:"),
     re.compile(r"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\b:?(?=\s)(?:\s+\d{3,7}(?=\s))?"),
     re.compile(r"\[[\w./-]{1,80}\.(?:py|cpp|hpp|cc|cu):\d+\]"),
     re.compile(r"[\w./-]{1,80}\.py:\d+\]"),
@@ -46,7 +48,6 @@ _PREFIXES = (
     re.compile(r"\d{1,3}\.\d\d\.\d{3}\.\d{3}\s(?P<level>[IWED])\s"),
 )
 _WORKER_RANK = re.compile(r"_((?:TP|DP|PP|EP)\d+(?:_(?:TP|DP|PP|EP)\d+)*)")
-_KERNEL_STAMP = re.compile(r"\[(?:[A-Z][a-z]{2} ){2}\s?\d{1,2} [\d:]{8} \d{4}\]")
 
 _ADVICE = re.compile(
     r"CUDA kernel errors might be asynchronously|consider passing CUDA_LAUNCH_BLOCKING|"
@@ -128,26 +129,15 @@ def strip_prefixes(line: str) -> tuple[str, str, float | None]:
     text = line
     rank = ""
     stamp: float | None = None
-    indent = ""
-    for _ in range(12):
+    for _ in range(MOST_PREFIXES):
         stripped = text.lstrip()
-        indent = text[: len(text) - len(stripped)]
-        if match := _KERNEL_STAMP.match(stripped):
-            stamp = stamp if stamp is not None else seconds_of(match.group())
-            text = stripped[match.end() :]
-            continue
-        for prefix in _PREFIXES:
-            match = prefix.match(stripped)
-            if match is None or match.end() == 0:
-                continue
-            rank = rank or _rank_in(match)
-            if stamp is None:
-                stamp = seconds_of(match.group())
-            text = stripped[match.end() :]
+        match = next((found for prefix in _PREFIXES if (found := prefix.match(stripped))), None)
+        if match is None or match.end() == 0:
             break
-        else:
-            break
-    return (indent + text.lstrip() if indent else text), rank, stamp
+        rank = rank or _rank_in(match)
+        stamp = seconds_of(match.group()) if stamp is None else stamp
+        text = stripped[match.end() :].removeprefix(" ")
+    return text, rank, stamp
 
 
 def _rank_in(match: re.Match[str]) -> str:
@@ -190,7 +180,8 @@ def _block_at(text: str, inside: str) -> str:
 
 
 def newest_first(stamps: Sequence[float]) -> bool:
-    """Whether a log runs backwards: its times fall and never rise by more than the noise of ranks."""
+    """Whether a log runs backwards: it ends before it begins, and its times (nearly) only fall."""
     falls = sum(later < earlier - 1 for earlier, later in itertools.pairwise(stamps))
     rises = sum(later > earlier + 1 for earlier, later in itertools.pairwise(stamps))
-    return falls > 0 and rises * 5 < falls
+    enough = falls >= 3 or (falls > 0 and len(stamps) <= 6)
+    return enough and rises * 5 < falls and stamps[0] > stamps[-1]
