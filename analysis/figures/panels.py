@@ -100,7 +100,7 @@ def _word(column: str, value: Any) -> str:
 
 def panels(cells: pd.DataFrame) -> list[Panel]:
     """Split cells into panels, in the order of what sets them apart.  Anchors are left out."""
-    cells = in_blocks(cells)
+    cells = _hashable_settings(in_blocks(cells))
     base = is_baseline(cells)
     speculative = cells[~base]
     if speculative.empty:
@@ -119,6 +119,17 @@ def panels(cells: pd.DataFrame) -> list[Panel]:
         found.append(Panel(title, pd.concat([_baseline_of(cells[base], work, values, settings), own]), tuple(key)))
     # Numbers in their order (top-k 2 before 10), names in theirs.
     return sorted(found, key=lambda panel: tuple(_sortable(value) for value in panel.key))
+
+
+def _hashable_settings(cells: pd.DataFrame) -> pd.DataFrame:
+    """Settings that are lists or mappings (graph batch sizes, JSON options) as text, to group by."""
+    structured = {
+        str(column): cells[column].map(lambda value: str(value) if isinstance(value, (list, dict)) else value)
+        for column in cells.columns
+        if str(column).startswith("settings.")
+        and cells[column].map(lambda value: isinstance(value, (list, dict))).any()
+    }
+    return cells.assign(**structured) if structured else cells
 
 
 def _sortable(value: Any) -> tuple[int, float, str]:

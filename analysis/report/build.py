@@ -9,7 +9,7 @@ from typing import Any
 from analysis.report import files
 from analysis.report.content import Content, content_of
 from analysis.report.page import page
-from analysis.report.pictures import pictures
+from analysis.report.pictures import NAMES, pictures
 from analysis.report.summary import summary
 from analysis.results import Results
 
@@ -43,8 +43,9 @@ def write_report(results: Results, folder: Path) -> Report:
     folder.mkdir(parents=True, exist_ok=True)
     content = content_of(results)
     drawn = pictures(results, content.verdicts, content.noise_floor)
-    for stale in folder.glob("*.png"):
-        stale.unlink()
+    # An earlier report may have had pictures that this one has no data for; nothing else is ours to delete.
+    for name in NAMES:
+        (folder / f"{name}.png").unlink(missing_ok=True)
     for picture in drawn:
         (folder / f"{picture.name}.png").write_bytes(picture.png)
     tables = [path.name for path in files.write_tables(folder, results, content)]

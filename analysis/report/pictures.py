@@ -23,6 +23,24 @@ from analysis.results import Results
 MOST_PANELS = 9
 
 
+#: Every picture that a report can have.
+NAMES = (
+    "throughput",
+    "category_speedup",
+    "category_acceptance",
+    "speedup_map",
+    "acceptance_length",
+    "step_time",
+    "pareto",
+    "failure_map",
+    "acceptance_by_position",
+    "drift",
+    "power",
+    "clocks",
+    "timeline",
+)
+
+
 @dataclass(frozen=True)
 class Picture:
     """One picture of the report."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import html
 import re
 
 from analysis.report import words
 from analysis.report.content import Content
 
 MOST_ROWS = 60
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~])")
+_SPECIAL = re.compile(r"([\\`*_{}\[\]|#~])")
 
 
 def plain(text: str) -> str:
     """Text that Markdown shows as it is, on one line: no markup, no HTML, no mention of a user."""
-    return _SPECIAL.sub(r"\\\1", " ".join(text.split())).replace("@", "@\u200b")
+    escaped = _SPECIAL.sub(r"\\\1", html.escape(" ".join(text.split()), quote=False))
+    # A zero-width space: names in a log must not notify anybody.
+    return escaped.replace("@", "@\u200b")
 
 
 def summary(content: Content) -> str:
