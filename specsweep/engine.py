@@ -429,14 +429,15 @@ def _as_arguments(flag: str, value: Any, host_flags: set[str]) -> list[str]:
 def chosen_variant(profile: Profile, method: str, host_flags: set[str]) -> Variant | None:
     """The fork's spelling of a method: of the variants whose flags this build knows, the most specific one.
 
-    Before a host was asked, the first variant stands for all when the method has no spelling of its own.
+    Where none fits, or no host was asked yet, the first one stands for a method without a spelling of its own:
+    its flags are then missed in the host's help, and nothing starts without speculation unseen.
     """
     candidates = [variant for variant in profile.variants if variant.method == method]
     fitting = [variant for variant in candidates if set(variant.when_flags) <= host_flags]
     if host_flags and fitting:
         return max(fitting, key=lambda variant: len(variant.when_flags))
     own = profile.methods[method].arguments
-    return candidates[0] if candidates and not own and not host_flags else None
+    return candidates[0] if candidates and not own else None
 
 
 def missing_flags(rendered: Rendered, host_flags: Iterable[str]) -> list[str]:
