@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -29,10 +30,13 @@ from analysis.classify.verdict import (
     Note,
     Verdict,
 )
-from analysis.classify.witness_findings import remarks, unit_failed, witnessed
+from analysis.classify.witness_findings import remarks, unit_failed, witness_logs, witnessed
 from analysis.classify.witnesses import LogInput, Witnesses
 
 ALTERNATIVES_SHOWN = 6
+_END = re.compile(
+    r"sigquit|SIGQUIT|crashed with exit code -(?:9|15)|Main process exited|Failed with result|EngineDead|engine dead"
+)
 EVIDENCE_SHOWN = 6
 
 
@@ -47,8 +51,8 @@ def classify(logs: Mapping[str, LogInput], witnesses: Witnesses | None = None, p
     rules = load_rules()
     scanner = _prefilter(prefilter)
     inputs: dict[str, LogInput] = dict(logs)
-    if witnesses.kernel_log is not None:
-        inputs.setdefault("kernel", witnesses.kernel_log)
+    for name, text in witness_logs(witnesses).items():
+        inputs.setdefault(name, text)
     read = [find(name, scan(blocks(log), rules, scanner), rules) for name, log in inputs.items()]
     return _verdict(read, witnesses, rules)
 
@@ -69,15 +73,14 @@ def _prefilter(name: str) -> Prefilter:
 
 def _verdict(read: Sequence[LogFindings], witnesses: Witnesses, rules: Ruleset) -> Verdict:
     window_end = seconds_of_unix(witnesses.window[1]) if witnesses.window else None
-    stopped = witnesses.stopped_by_us or any(log.stop_line is not None for log in read)
     findings = [finding for log in read for finding in log.findings]
     if witnesses.stopped_by_us:
-        findings = [f for f in findings if f.rule.id not in ("proc.killed", "serve.engine_died")]
-    findings += witnessed(witnesses, findings, rules, stopped=stopped)
+        findings = [finding for finding in findings if not _ended_by_us(finding)]
+    findings += witnessed(witnesses, findings, rules, self_killed=any("self_kill" in log.signs for log in read))
     ruling = rule_on(findings, rules, window_end)
     engine = engine_of("\n".join(_sample(log) for log in read))
     notes = _notes(ruling) + remarks(witnesses)
-    signs = _signs(read, ruling, stopped=stopped)
+    signs = _signs(read, ruling, stopped_by_us=witnesses.stopped_by_us)
     failed = bool(signs) or unit_failed(witnesses)
     if ruling.winner is not None and not (ruling.winner.rule.tier == 4 and failed):
         return _found(ruling.winner, ruling, engine, notes)
@@ -162,20 +165,24 @@ def _note(kind: str, entry: Lost) -> Note:
     return Note(rule.id, kind, text, list(entry.finding.evidence))
 
 
-def _signs(read: Sequence[LogFindings], ruling: Ruling, *, stopped: bool) -> list[Line]:
+def _ended_by_us(finding: Finding) -> bool:
+    """Findings that a stop of ours explains; a crash by the engine's own fault is none of them."""
+    if finding.rule.id == "serve.engine_died":
+        return "crashed" not in finding.text and "Fatal" not in finding.text
+    return finding.rule.id == "proc.killed"
+
+
+def _signs(read: Sequence[LogFindings], ruling: Ruling, *, stopped_by_us: bool) -> list[Line]:
     """Signs of a failure that no rule explains; those that a stop or a recovery explains do not count."""
     signs: list[Line] = []
     for log in read:
-        stop = abs(log.stop_line) if log.stop_line is not None else None
         for kind in ("consequence", "trace"):
             for line in log.signs.get(kind, []):
-                if stop is not None and stopped and line.line >= stop:
-                    continue
-                if kind == "trace" and log.scan.last_work > line.line:
-                    continue
-                if any(entry.finding.line <= line.line for entry in ruling.recovered) and kind == "trace":
-                    continue
-                signs.append(line)
+                after_stop = log.stop_line is not None and line.line >= abs(log.stop_line)
+                ended = stopped_by_us and _END.search(line.text)
+                passed = kind == "trace" and (log.scan.last_work > line.line or ruling.recovered)
+                if not (after_stop or ended or passed):
+                    signs.append(line)
     return signs
 
 

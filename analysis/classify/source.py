@@ -6,11 +6,11 @@ becomes its message with journald's own prefix, so that the later steps see one 
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import sys
 import time
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -34,7 +34,7 @@ def blocks(log: Path | str | bytes | Iterable[bytes]) -> Iterator[bytes]:
     raw = _raw_blocks(log)
     first = next(raw, b"")
     if first.startswith(GZIP_MAGIC):
-        raw = _inflated(_Reader(first, raw))
+        raw = _inflated(_chain(first, raw))
     elif first.startswith(ZSTD_MAGIC):
         raw = _zstd(_Reader(first, raw))
     else:
@@ -47,7 +47,7 @@ def _as_text(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
     if _is_journald_json(first):
         yield from _journald(first, rest)
         return
-    if first[:2] in (b"\xff\xfe", b"\xfe\xff"):
+    if first[:2] in (b"\xff\xfe", b"\xfe\xff") and first.count(b"\0", 0, 400) > len(first[:400]) // 4:
         yield from _utf16(first, rest)
         return
     yield first
@@ -99,9 +99,25 @@ class _Reader(io.RawIOBase):
         return size
 
 
-def _inflated(reader: _Reader) -> Iterator[bytes]:
-    with gzip.GzipFile(fileobj=io.BufferedReader(reader)) as stream:
-        yield from _until_cut(stream)
+def _inflated(packed: Iterator[bytes]) -> Iterator[bytes]:
+    """Gzip, one member after the other; a cut archive gives what can be read."""
+    inflater = zlib.decompressobj(wbits=31)
+    seen = False
+    for block in packed:
+        pending = block
+        while pending:
+            try:
+                text = inflater.decompress(pending, BLOCK_BYTES)
+            except zlib.error as error:
+                if seen:
+                    return
+                raise UnusableLog(f"not readable as gzip ({error}); expected a gzip file") from None
+            seen = seen or bool(text)
+            yield text
+            pending = inflater.unconsumed_tail
+            if inflater.eof:
+                pending = inflater.unused_data
+                inflater = zlib.decompressobj(wbits=31)
 
 
 def _zstd(reader: _Reader) -> Iterator[bytes]:
@@ -110,18 +126,18 @@ def _zstd(reader: _Reader) -> Iterator[bytes]:
     except ImportError:
         raise UnusableLog("a zstd log needs the package zstandard: install it, or decompress first") from None
     with zstandard.ZstdDecompressor().stream_reader(io.BufferedReader(reader), read_across_frames=True) as stream:
-        yield from _until_cut(stream)
+        yield from _until_cut(stream, zstandard.ZstdError)
 
 
-def _until_cut(stream: Any) -> Iterator[bytes]:
-    """A truncated archive gives what could be read; one that gives nothing is refused."""
+def _until_cut(stream: Any, failure: type[Exception]) -> Iterator[bytes]:
+    """A cut archive gives what could be read; one that gives nothing is refused."""
     seen = False
     while True:
         try:
             block = stream.read(BLOCK_BYTES)
-        except Exception as error:  # each decompressor has its own errors for "cut" and "corrupt"
+        except failure as error:
             if not seen:
-                raise UnusableLog(f"compressed log cannot be read ({error}); expected gzip or zstd") from None
+                raise UnusableLog(f"not readable as zstd ({error}); expected a zstd file") from None
             return
         if not block:
             return

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from analysis.classify.findings import Finding
 from analysis.classify.rules import Ruleset
 from analysis.classify.verdict import Line, Note
-from analysis.classify.witnesses import Witnesses
+from analysis.classify.witnesses import LogInput, Witnesses
 
 KILLED = ("2", "killed")
 DUMPED = ("3", "dumped")
@@ -16,15 +18,40 @@ FOREIGN_MIB = 1_024.0
 _SPECULATION = ("speculative", "spec_", "spec-", "draft")
 
 
-def witnessed(witnesses: Witnesses, found: Sequence[Finding], rules: Ruleset, *, stopped: bool) -> list[Finding]:
-    """Findings from everything but the logs. ``stopped``: somebody asked the engine to stop."""
+def witnessed(witnesses: Witnesses, found: Sequence[Finding], rules: Ruleset, *, self_killed: bool) -> list[Finding]:
+    """Findings from everything but the logs.
+
+    ``self_killed``: the log shows that the engine, or systemd after its time limit, sent the kill (P9).
+    """
     pairs = [
-        *_of_unit(witnesses, stopped=stopped),
+        *_of_unit(witnesses, self_killed=self_killed),
         *_of_attestation(witnesses, found),
         *_of_client(witnesses),
         *_of_memory(witnesses, found),
     ]
     return [_finding(rules, klass, source, text) for klass, source, text in pairs]
+
+
+def witness_logs(witnesses: Witnesses) -> dict[str, LogInput]:
+    """The witnesses that are texts, as logs: kernel messages, the client's errors, a task's result."""
+    texts: dict[str, LogInput] = {}
+    if witnesses.kernel_log is not None:
+        texts["kernel"] = witnesses.kernel_log
+    if witnesses.errors:
+        texts["client errors"] = "\n".join(witnesses.errors).encode()
+    if witnesses.task_result:
+        texts["task"] = _task_line(witnesses.task_result).encode()
+    return texts
+
+
+def _task_line(result: Mapping[str, Any]) -> str:
+    """An Ansible result as its default output shows it."""
+    body = json.dumps(dict(result), default=str)
+    if result.get("unreachable"):
+        return f"fatal: [host]: UNREACHABLE! => {body}"
+    if result.get("failed") or result.get("rc", 0) not in (0, None):
+        return f"fatal: [host]: FAILED! => {body}"
+    return f"{'changed' if result.get('changed') else 'ok'}: [host] => {body}"
 
 
 def unit_failed(witnesses: Witnesses) -> bool:
@@ -45,39 +72,48 @@ def remarks(witnesses: Witnesses) -> list[Note]:
     return notes
 
 
-def _of_unit(witnesses: Witnesses, *, stopped: bool) -> list[tuple[str, str, str]]:
+def _of_unit(witnesses: Witnesses, *, self_killed: bool) -> list[tuple[str, str, str]]:
     unit = witnesses.unit
     if not unit:
         return []
-    found: list[tuple[str, str, str]] = []
     shown = " ".join(f"{name}={unit[name]}" for name in sorted(unit) if unit[name])
-    result, state = unit.get("Result", ""), unit.get("ActiveState", "")
+    classes = [*_of_unit_file(unit)]
+    if not witnesses.stopped_by_us:
+        classes += _of_unit_end(unit, self_killed=self_killed)
+    return [(klass, "unit", shown) for klass in classes]
+
+
+def _of_unit_file(unit: Mapping[str, str]) -> Iterator[str]:
     if unit.get("NeedDaemonReload") == "yes":
-        found.append(("unit.daemon_reload_needed", "unit", shown))
-    if result == "oom-kill":
-        found.append(("proc.host_oom_kill", "unit", shown))
-    if result == "start-limit-hit":
-        found.append(("unit.start_limit_hit", "unit", shown))
-    if result == "resources":
-        found.append(("unit.envfile_missing", "unit", shown))
-    if witnesses.stopped_by_us:
-        return found
-    if result == "timeout":
-        late = unit.get("SubState", "") in ("start", "start-pre", "auto-restart") or not unit.get("ExecMainStatus")
-        found.append(("unit.start_timeout" if late else "unit.stop_timeout", "unit", shown))
-    status = unit.get("ExecMainStatus", "")
+        yield "unit.daemon_reload_needed"
+    by_result = {
+        "oom-kill": "proc.host_oom_kill",
+        "start-limit-hit": "unit.start_limit_hit",
+        "resources": "unit.envfile_missing",
+    }
+    if klass := by_result.get(unit.get("Result", "")):
+        yield klass
     by_status = {"203": "unit.exec_not_found", "200": "unit.chdir_failed", "217": "unit.user_missing"}
-    if result == "exit-code" and status in by_status:
-        found.append((by_status[status], "unit", shown))
-    killed = unit.get("ExecMainCode", "") in KILLED or result == "signal"
-    if killed and status in ("9", "KILL", "137") and result != "oom-kill" and not stopped:
-        found.append(("proc.killed", "unit", shown))
-    elif (killed or unit.get("ExecMainCode", "") in DUMPED or result == "core-dump") and result != "oom-kill":
-        found.append(("serve.engine_died", "unit", shown))
-    ended_well = state == "inactive" and result in ("", "success") and unit.get("SubState", "dead") == "dead"
-    if ended_well and not stopped:
-        found.append(("serve.engine_died", "unit", shown))
-    return found
+    if unit.get("Result") == "exit-code" and (klass := by_status.get(unit.get("ExecMainStatus", ""))):
+        yield klass
+
+
+def _of_unit_end(unit: Mapping[str, str], *, self_killed: bool) -> Iterator[str]:
+    """What the way that the main process ended says, where nobody of ours ended it."""
+    result, status = unit.get("Result", ""), unit.get("ExecMainStatus", "")
+    code = unit.get("ExecMainCode", "")
+    if result == "timeout":
+        starting = unit.get("SubState", "").startswith("start") or status in ("", "0")
+        yield "unit.start_timeout" if starting else "unit.stop_timeout"
+        return
+    if result == "oom-kill":
+        return
+    by_signal = code in (*KILLED, *DUMPED) or result in ("signal", "core-dump")
+    if (by_signal and status in ("9", "KILL")) or status == "137":
+        if not self_killed:
+            yield "proc.killed"
+    elif by_signal or (unit.get("ActiveState") == "inactive" and result in ("", "success")):
+        yield "serve.engine_died"
 
 
 def _of_attestation(witnesses: Witnesses, found: Sequence[Finding]) -> list[tuple[str, str, str]]:

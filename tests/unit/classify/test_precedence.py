@@ -1,3 +1,4 @@
+# ruff: noqa: E501 -- log lines are kept whole
 """The precedence rules P1 to P20 and section 9, one by one, on made-up logs in the engines' wording."""
 
 from __future__ import annotations
