@@ -85,7 +85,8 @@ def varying_settings(cells: pd.DataFrame) -> list[str]:
     return _vary(cells[~is_baseline(cells)], names)
 
 
-def _word(column: str, value: Any) -> str:
+def word(column: str, value: Any) -> str:
+    """One value that sets cells apart, for a title: `top-k 4`, `max running 128`, `gpu1`."""
     name = column.removeprefix("settings.").replace("_", " ")
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -114,7 +115,7 @@ def panels(cells: pd.DataFrame) -> list[Panel]:
     found = []
     for key, own in groups(speculative, by, sort=False):
         values = dict(zip(by, key, strict=True))
-        title = ", ".join(_word(column, value) for column, value in values.items() if not _missing(value))
+        title = ", ".join(word(column, value) for column, value in values.items() if not _missing(value))
         work = {column: value for column, value in values.items() if column in SAME_WORK}
         found.append(Panel(title, pd.concat([_baseline_of(cells[base], work, values, settings), own]), tuple(key)))
     # Numbers in their order (top-k 2 before 10), names in theirs.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -134,12 +135,20 @@ def content_of(results: Results) -> Content:
         failures=failure_cards(results),
         uncounted=_uncounted(cells),
         adjusted=_adjusted(results.differences),
-        ceilings=ceiling.ceilings(cells) if len(cells) else [],
+        ceilings=_ceilings(cells),
         overheads=_overheads(results),
         problems=list(results.problems),
         verdicts=frame,
         noise_floor=_noise_floor(results),
     )
+
+
+def _ceilings(cells: pd.DataFrame) -> list[ceiling.Ceiling]:
+    """Each ceiling once, with all the places that say the same."""
+    said: dict[str, list[ceiling.Ceiling]] = {}
+    for one in ceiling.ceilings(cells) if len(cells) else []:
+        said.setdefault(one.sentence, []).append(one)
+    return [dataclasses.replace(same[0], where=words.listed([one.where for one in same], 4)) for same in said.values()]
 
 
 def _answers(results: Results) -> list[str]:
@@ -166,6 +175,7 @@ def _by_category(results: Results) -> list[str]:
     frame = frame[frame["category"].ne("") & frame["budget"].ne(0) & frame["ratio"].notna()]
     lines = []
     place = [*judging.SAME_WORK, "method", "topk", "max_running"]
+    telling = [name for name in ("host", "model", "topk", "max_running") if frame[name].nunique() > 1]
     for _, rows in list(panels.groups(frame, place, sort=False))[:MOST_CATEGORY_LINES]:
         seen = [
             (name, float(own["ratio"].min()), float(own["ratio"].max()))
@@ -177,9 +187,10 @@ def _by_category(results: Results) -> list[str]:
         budgets = panels.budgets(rows)
         span = f"budget {budgets[0]}" if len(budgets) == 1 else f"budgets {budgets[0]} to {budgets[-1]}"
         first = rows.iloc[0]
+        which = [str(first["method"]), *(panels.word(name, first[name]) for name in telling)]
         parts = [f"{name} {_range(low, high)}" for name, low, high in seen]
         lines.append(
-            f"Per-user speed against the baseline, {first['method']} at concurrency {first['concurrency']}, "
+            f"Per-user speed against the baseline, {', '.join(which)}, at concurrency {first['concurrency']}, "
             f"{span}: {words.listed(parts, 6)}."
         )
     return lines
