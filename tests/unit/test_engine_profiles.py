@@ -536,8 +536,13 @@ def test_llamacpp_budget_goes_to_the_flag_of_its_drafter() -> None:
         ("ngram-mod", "--spec-ngram-mod-n-max"),
         ("ngram-simple", "--spec-ngram-simple-size-m"),
         ("draft-simple", "--spec-draft-n-max"),
+        ("draft-eagle3", "--spec-draft-n-max"),
+        ("draft-dflash", "--spec-draft-n-max"),
+        ("draft-mtp", "--spec-draft-n-max"),
     ):
-        assert flags(rendered("llamacpp", method, 32))[flag] == "32"
+        seen = flags(rendered("llamacpp", method, 32))
+        assert seen[flag] == "32"
+        assert seen["--spec-type"] == method
 
 
 def test_llamacpp_settings_that_would_never_draft_are_refused() -> None:

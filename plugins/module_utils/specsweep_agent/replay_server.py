@@ -795,8 +795,9 @@ def scenario_of(name: str, folder: Path) -> dict[str, Any]:
 
 
 def default_folder() -> Path:
-    """The scenarios of the source tree that this file lies in."""
-    return Path(__file__).resolve().parents[3] / "specsweep" / "engines" / "replay"
+    """The scenarios that lie beside this file, or those of the source tree that it lies in."""
+    beside = Path(__file__).resolve().parent / "replay"
+    return beside if beside.is_dir() else Path(__file__).resolve().parents[3] / "specsweep" / "engines" / "replay"
 
 
 # ---------------------------------------------------------------- the life of the process
