@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -25,6 +26,7 @@ def canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
 
 
+@cache
 def scalar_fields(kind: type[msgspec.Struct]) -> dict[str, str]:
     """Names of the fields of `kind` that hold one value, with "int", "float", "bool" or "text"."""
     fields: dict[str, str] = {}
@@ -78,8 +80,7 @@ def text(values: Iterable[Any]) -> np.ndarray[Any, Any]:
 
 def _scalars(records: Sequence[msgspec.Struct], kind: type[msgspec.Struct]) -> dict[str, Column]:
     return {
-        name: _column([getattr(item, name) for item in records], sort)
-        for name, sort in scalar_fields(kind).items()
+        name: _column([getattr(item, name) for item in records], sort) for name, sort in scalar_fields(kind).items()
     }
 
 
@@ -124,12 +125,10 @@ def _gpus(cells: Sequence[record.Cell]) -> dict[str, Column]:
         "telemetry_samples": over("samples", min),
         "gpus": np.array([len(cell.telemetry) for cell in cells], dtype=np.int64),
         "throttle_reasons": text(
-            ";".join(sorted({reason for gpu in cell.telemetry for reason in gpu.throttle_reasons}))
-            for cell in cells
+            ";".join(sorted({reason for gpu in cell.telemetry for reason in gpu.throttle_reasons})) for cell in cells
         ),
         "foreign_processes": text(
-            ";".join(sorted({name for gpu in cell.telemetry for name in gpu.foreign_processes}))
-            for cell in cells
+            ";".join(sorted({name for gpu in cell.telemetry for name in gpu.foreign_processes})) for cell in cells
         ),
     }
 
@@ -170,8 +169,7 @@ def failure_columns(items: Sequence[record.Cell] | Sequence[record.Configuration
     """failure_class is `unknown` where something failed and nobody said why."""
     return {
         "failure_class": text(
-            item.failure.klass if item.failure else ("unknown" if item.status == "failed" else None)
-            for item in items
+            item.failure.klass if item.failure else ("unknown" if item.status == "failed" else None) for item in items
         ),
         "failure_phase": text(item.failure.phase if item.failure else None for item in items),
         "failure_tier": number(item.failure.tier if item.failure else None for item in items),
@@ -283,9 +281,7 @@ def configurations_frame(items: Sequence[record.Configuration]) -> pd.DataFrame:
     """One row per restart: the scalars of record.Configuration (ready_s, overhead_s, status, ...), failure_*,
     `attestation` (verdict), `restarts` (NRestarts of the unit), settings, `remarks`."""
     columns = _scalars(items, record.Configuration)
-    columns["attestation"] = text(
-        item.attestation.verdict if item.attestation else "unknown" for item in items
-    )
+    columns["attestation"] = text(item.attestation.verdict if item.attestation else "unknown" for item in items)
     columns |= failure_columns(items)
     columns["restarts"] = number(restarts_of(item) for item in items)
     columns["remarks"] = text("; ".join(item.remarks) for item in items)
@@ -354,8 +350,7 @@ def requests_frame(batches: Sequence[tuple[record.Cell, Sequence[record.Request]
     counts = [len(requests) for _, requests in batches]
     flat = [request for _, requests in batches for request in requests]
     columns: dict[str, Column] = {
-        name: np.repeat(np.asarray(values), counts)
-        for name, values in _cell_keys(cells, range(len(cells))).items()
+        name: np.repeat(np.asarray(values), counts) for name, values in _cell_keys(cells, range(len(cells))).items()
     }
     columns |= _scalars(flat, record.Request)
     frame = _frame(columns)

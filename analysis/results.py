@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pandas as pd
@@ -176,7 +176,7 @@ def _foreign(place: Path) -> Results:
     imported = import_path(place)
     return Results(
         path=place,
-        cell_records=list(imported.cells),
+        cell_records=sorted(imported.cells, key=_order),
         problems=imported.problems,
         imported_requests=imported.requests,
     )
@@ -302,7 +302,8 @@ def _skipped_cell(
 def _read_restart(folder: Path, results: Results) -> None:
     item: record.Configuration | None = None
     try:
-        item = record.read(folder / "configuration.json", record.Configuration)
+        item = _bounded(folder / "configuration.json", record.Configuration)
+        _check_phases(item, results.problems)
         results.configuration_records.append(item)
         results.folders[restart_key(item)] = folder
     except record.RecordError as error:
@@ -314,12 +315,36 @@ def _read_restart(folder: Path, results: Results) -> None:
             results.problems.append(f"{folder / 'cells' / name}: listed by its configuration but missing")
     for name in sorted(paths):
         try:
-            cell = record.read(paths[name], record.Cell)
+            cell = _bounded(paths[name], record.Cell)
         except record.RecordError as error:
             results.problems.append(str(error))
             continue
         results.cell_records.append(cell)
         results.folders.setdefault(restart_key(cell), folder)
+
+
+_Restart = TypeVar("_Restart", record.Cell, record.Configuration)
+
+
+def _bounded(path: Path, kind: type[_Restart]) -> _Restart:
+    """Read a record whose whole numbers fit a column of int64."""
+    found = record.read(path, kind)
+    for name, sort in frames.scalar_fields(kind).items():
+        value = getattr(found, name)
+        if sort == "int" and abs(value) >= 2**63:
+            raise record.RecordError(f"{path}: {name} is {value:.3g}, which cannot be")
+    return found
+
+
+def _check_phases(item: record.Configuration, problems: list[str]) -> None:
+    """Leave out phases that end before they start: the clock jumped."""
+    problems += [
+        f"{item.sweep_id}: phase {phase.name} of {item.label} on {item.host} ends before it starts "
+        f"({phase.end_unix_s - phase.start_unix_s:g} s): the clock jumped, left out"
+        for phase in item.phases
+        if phase.end_unix_s < phase.start_unix_s
+    ]
+    item.phases = [phase for phase in item.phases if phase.end_unix_s >= phase.start_unix_s]
 
 
 def _without_duplicates(cells: list[record.Cell], problems: list[str]) -> list[record.Cell]:

@@ -146,7 +146,12 @@ def _reference(keys: Row, rows: list[Row], configurations: Configurations) -> tu
         # Most settings in common; a baseline may lack those that only speculation has.
         best = max(fitting, key=lambda item: (_same_running(keys, item[0]), len(_settings(item[0]["settings"]))))
         return best[1], "baseline"
-    rivals = [item for item in configurations if _same_axes(keys, item[0])]
+    if keys["method"] == "unknown":
+        return None, "none"
+    alike = [item for item in configurations if _same_axes(keys, item[0])]
+    known = [item for item in configurations if item[0]["method"] != "unknown"]
+    # Where every configuration has settings of its own, the smallest of all is what the others add to.
+    rivals = alike if len(alike) > 1 else known
     smallest = min(rivals, key=lambda item: _width(item[0]))
     if smallest[1] is rows:
         return rows, "itself"

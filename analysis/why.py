@@ -249,7 +249,9 @@ def _ladder(ladder: Sequence[dict[Any, Any]], rules: Rules) -> dict[str, Any]:
     label = ladder[0]["label"]
     smallest, largest = ladder[0]["concurrency"], ladder[-1]["concurrency"]
     known = [row for row in ladder if row["n"] > 0]
-    if not known:
+    if known and all(row["verdict"] == "no baseline" for row in known):
+        basis, said = "none", f"{label}: no baseline of the same kind to compare with"
+    elif not known:
         basis, said = "none", f"{label}: nothing measured ({_state_words(ladder[0])})"
     else:
         basis = "one restart" if single else "verdicts"
@@ -437,10 +439,11 @@ def headlines(results: Results, rules: Rules | None = None, most: int = 8) -> li
     if not measured.empty and measured["n"].max() <= 1 and not measured["origin"].eq("replay").all():
         lines.append("one restart: no verdict; repeat the sweep with repeats=6 or more for one")
     best = judge.winners(table, results, rules=rules)
-    lines += list(best.loc[best["standing"].ne("no verdict"), "sentence"])[:most]
+    told = best["standing"].ne("no verdict") & best["candidates"].gt(0)
+    lines += list(best.loc[told].sort_values("concurrency", kind="stable")["sentence"])[:most]
     pays = pays_until(table, rules)
     lines += _pays_lines(pays, most)
-    lost = factors.loc[factors["direction"].eq("acceptance up, throughput down")]
+    lost = factors.loc[factors["direction"].isin(["acceptance up, throughput down", "both down"])]
     lines += list(lost.sort_values("throughput_ratio")["sentence"])[:3]
     lines += _doubling_lines(factors)[:3]
     lines += _category_lines(results)

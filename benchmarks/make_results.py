@@ -138,9 +138,7 @@ def _restarts(host: str, plan: Plan) -> Iterator[_Restart]:
         yield _Restart(host, 0, None, 1, "start")
     for repeat in range(1, plan.repeats + 1):
         block = [_Restart(host, 0, None, repeat, None)]
-        block += [
-            _Restart(host, budget, topk, repeat, None) for budget in plan.budgets for topk in plan.topks
-        ]
+        block += [_Restart(host, budget, topk, repeat, None) for budget in plan.budgets for topk in plan.topks]
         rng.shuffle(block)
         yield from block
         if "middle" in plan.anchors and repeat == (plan.repeats + 1) // 2:
@@ -249,10 +247,7 @@ def _write_restart(
 
 
 def _failure(width: int, plan: Plan) -> record.Failure:
-    text = (
-        "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling "
-        "`cublasGemmStridedBatchedEx(...)`"
-    )
+    text = "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmStridedBatchedEx(...)`"
     return record.Failure(
         klass="cuda.cublas.execution_failed",
         tier=1,
@@ -306,16 +301,14 @@ def _requests(
     plan: Plan, truth: Truth, restart: _Restart, concurrency: int, step_ms: float, rng: random.Random
 ) -> list[record.Request]:
     requests = []
-    prompts = random.Random(f"{plan.seed}/prompts/{concurrency}/{0 if plan.same_prompts else restart}")
+    prompts = random.Random(f"{plan.prompts}/{concurrency}/{0 if plan.same_prompts else restart}")
     share = [0.0] * concurrency
     for index in range(plan.requests):
         category = CATEGORIES[index % len(CATEGORIES)]
         prompt = prompts.gauss(0.0, 0.08)
         al = truth.al(restart.budget)
         if restart.budget:
-            al = min(
-                1.0 + restart.budget, max(1.0, 1.0 + (al - 1.0) * _CATEGORY_AL[category] * math.exp(prompt))
-            )
+            al = min(1.0 + restart.budget, max(1.0, 1.0 + (al - 1.0) * _CATEGORY_AL[category] * math.exp(prompt)))
         steps = max(1, round(plan.output_tokens / al))
         tpot = step_ms * steps / plan.output_tokens * math.exp(rng.gauss(0.0, truth.request_sd))
         ttft = 20.0 + 2.0 * concurrency * rng.uniform(0.7, 1.3)
@@ -399,9 +392,7 @@ def _measured(
     return cell
 
 
-def _acceptance(
-    budget: int, tokens: int, steps: float, requests: Sequence[record.Request]
-) -> record.Acceptance:
+def _acceptance(budget: int, tokens: int, steps: float, requests: Sequence[record.Request]) -> record.Acceptance:
     al = tokens / steps
     by_request = statistics.fmean((request.output_tokens or 0) / (request.steps or 1) for request in requests)
     acceptance = record.Acceptance(
@@ -490,10 +481,7 @@ def write_log(path: Path, mib: float, seed: str, failure: record.Failure | None)
 def _log_line(rng: random.Random, number: int) -> str:
     stamp = f"[2026-09-01 10:{number // 60 % 60:02d}:{number % 60:02d} TP{number % 8}]"
     if number % 40 == 7:
-        return (
-            f"{stamp} INFO:     127.0.0.1:{rng.randint(30000, 60000)} - "
-            '"POST /v1/completions HTTP/1.1" 200 OK\n'
-        )
+        return f'{stamp} INFO:     127.0.0.1:{rng.randint(30000, 60000)} - "POST /v1/completions HTTP/1.1" 200 OK\n'
     if number % 40 == 9:
         return f"{stamp} Prefill batch, #new-seq: 1, #new-token: {rng.randint(20, 900)}, #queue-req: 0\n"
     return (
@@ -520,9 +508,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cells", type=int, default=0, help="about how many cells (default: a small sweep)")
     parser.add_argument("--requests", type=int, default=24, help="requests of one cell")
     parser.add_argument("--log-mib", type=float, default=0.0, help="uncompressed log of all restarts, MiB")
-    parser.add_argument(
-        "--largest-product", type=float, default=math.inf, help="max_running x width that runs"
-    )
+    parser.add_argument("--largest-product", type=float, default=math.inf, help="max_running x width that runs")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args(arguments)
     plan = Plan(requests=given.requests, seed=given.seed)
