@@ -32,6 +32,7 @@ class Case:
     id: str
     engine: str
     klass: str
+    phase: str
     log: str
     insufficient: bool
 
@@ -43,7 +44,14 @@ class Case:
 def load_cases(path: Path = LOGS / "cases.jsonl") -> list[Case]:
     rows = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
     return [
-        Case(row["id"], row["engine"], row["klass"], row["log"], row.get("log_only") == "insufficient")
+        Case(
+            id=row["id"],
+            engine=row["engine"],
+            klass=row["klass"],
+            phase=row["phase"],
+            log=row["log"],
+            insufficient=row.get("log_only") == "insufficient",
+        )
         for row in rows
     ]
 

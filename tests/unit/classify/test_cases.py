@@ -1,4 +1,3 @@
-# ruff: noqa: E501 -- log lines are kept whole
 """The collected cases and the recorded logs of real servers."""
 
 from __future__ import annotations
