@@ -93,6 +93,13 @@ class Replay:
         ]
         return sum(values) if values else None
 
+    def until(self, name: str, value: float) -> None:
+        """Wait until a counter has a value."""
+        deadline = time.monotonic() + 5
+        while self.counter(name) != value:
+            assert time.monotonic() < deadline, (name, self.counter(name))
+            time.sleep(0.02)
+
     def text(self) -> str:
         return self.log.read_text()
 
@@ -197,17 +204,17 @@ def test_the_pace_is_the_model_of_the_scenario(start: Any) -> None:
     replay = start({"pace": pace}).ready()
     began = time.monotonic()
     replay.generate(tokens=30)
-    assert 0.3 <= time.monotonic() - began < 0.6
+    assert 0.3 <= time.monotonic() - began < 2  # 30 steps of 10 ms, on a machine that may be busy
 
 
 def test_requests_above_the_limit_wait(start: Any) -> None:
     replay = start({"pace": {"base_ms": 20.0}}, "--max-running-requests", "2").ready()
-    asking = [threading.Thread(target=replay.generate, args=(f"prompt {index}", 10)) for index in range(4)]
+    asking = [threading.Thread(target=replay.generate, args=(f"prompt {index}", 100)) for index in range(4)]
     for thread in asking:
         thread.start()
-    time.sleep(0.12)
+    replay.until("sglang:num_running_reqs", 2)
+    replay.until("sglang:num_queue_reqs", 2)
     assert replay.counter("sglang:num_running_reqs") == 2
-    assert replay.counter("sglang:num_queue_reqs") == 2
     assert replay.ask("/flush_cache", verb="POST")[0] == 400
     for thread in asking:
         thread.join()
@@ -355,7 +362,7 @@ def test_hang_leaves_the_flags_at_200_and_answers_nothing_else(start: Any) -> No
     replay = start({"failures": [{"kind": "hang", "after_requests": 1}]}).ready()
     replay.generate()
     threading.Thread(target=_try, args=(replay,), daemon=True).start()
-    time.sleep(0.2)
+    replay.until("sglang:num_running_reqs", 1)
     assert replay.ask("/ready")[0] == 200
     for path in ("/server_info", "/health"):
         with pytest.raises(OSError):
@@ -371,13 +378,8 @@ def test_a_client_that_leaves_aborts_its_request(start: Any) -> None:
         )
         connection.sendall(f"POST /generate HTTP/1.1\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode())
         connection.recv(100)
-    deadline = time.monotonic() + 5
-    while replay.counter("sglang:num_aborted_requests_total") != 1 and time.monotonic() < deadline:
-        time.sleep(0.02)
-    while replay.counter("sglang:num_running_reqs") != 0 and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert replay.counter("sglang:num_aborted_requests_total") == 1
-    assert replay.counter("sglang:num_running_reqs") == 0
+    replay.until("sglang:num_aborted_requests_total", 1)
+    replay.until("sglang:num_running_reqs", 0)
 
 
 def test_a_taken_port_is_found_after_the_load_and_ends_with_3(start: Any) -> None:
