@@ -80,13 +80,14 @@ def _verdict(read: Sequence[LogFindings], witnesses: Witnesses, rules: Ruleset) 
     ruling = rule_on(findings, rules, window_end)
     engine = engine_of("\n".join(_sample(log) for log in read))
     notes = _notes(ruling) + remarks(witnesses)
-    signs = _signs(read, ruling, stopped_by_us=witnesses.stopped_by_us)
-    failed = bool(signs) or unit_failed(witnesses)
-    if ruling.winner is not None and not (ruling.winner.rule.tier == 4 and failed):
+    consequences = _signs("consequence", read, ruling, stopped_by_us=witnesses.stopped_by_us)
+    ended = bool(consequences) or unit_failed(witnesses)
+    if ruling.winner is not None and not (ruling.winner.rule.tier == 4 and ended):
         return _found(ruling.winner, ruling, engine, notes)
     if ruling.after:
         return _found(ruling.after[0].finding, ruling, engine, notes, AFTER_MEASUREMENT)
-    if failed:
+    signs = consequences + _signs("trace", read, ruling, stopped_by_us=witnesses.stopped_by_us)
+    if signs or ended:
         tier_4 = [_note("note", Lost(ruling.winner, "a note"))] if ruling.winner is not None else []
         return _unknown(read, signs, engine, tier_4 + notes)
     outcome = RECOVERED if ruling.recovered else NO_FAILURE
@@ -172,17 +173,16 @@ def _ended_by_us(finding: Finding) -> bool:
     return finding.rule.id == "proc.killed"
 
 
-def _signs(read: Sequence[LogFindings], ruling: Ruling, *, stopped_by_us: bool) -> list[Line]:
+def _signs(kind: str, read: Sequence[LogFindings], ruling: Ruling, *, stopped_by_us: bool) -> list[Line]:
     """Signs of a failure that no rule explains; those that a stop or a recovery explains do not count."""
     signs: list[Line] = []
     for log in read:
-        for kind in ("consequence", "trace"):
-            for line in log.signs.get(kind, []):
-                after_stop = log.stop_line is not None and line.line >= abs(log.stop_line)
-                ended = stopped_by_us and _END.search(line.text)
-                passed = kind == "trace" and (log.scan.last_work > line.line or ruling.recovered)
-                if not (after_stop or ended or passed):
-                    signs.append(line)
+        for line in log.signs.get(kind, []):
+            after_stop = log.stop_line is not None and line.line >= abs(log.stop_line)
+            ended = stopped_by_us and _END.search(line.text)
+            passed = kind == "trace" and (log.scan.last_work > line.line or ruling.recovered)
+            if not (after_stop or ended or passed):
+                signs.append(line)
     return signs
 
 

@@ -164,7 +164,7 @@ def _findings_of(
         match.order for text in rule.recovered_by for match in by_role.get((rule.id, "recovered_by", text), ())
     ]
     for match in hits:
-        phase = phases.at(match.order)
+        phase = phase_by_frames(match.window, match.following, phases.at(match.order))
         own = rule.phase in OWN_PHASE or phase is None or phase == "shutdown"
         yield Finding(
             rule=rule,
@@ -225,6 +225,24 @@ def _shown(text: str, matched: str) -> str:
 def _zero_acceptance(rule: Rule, source: str, line: int) -> Finding:
     text = "nearly every report of this run says that no draft was accepted"
     return Finding(rule, source, line, line, text, text, "", (Line(source, line, text),), phase=rule.phase)
+
+
+_FRAMES = (
+    ("graph_capture", re.compile(r"cuda_graph_runner\.py|in (?:capture|capture_model|init_\w*cuda_graphs?)\b")),
+    ("model_load", re.compile(r"in (?:load_model|load_weights|init_device)\b|model_loader|weight_utils")),
+    (
+        "serving_under_load",
+        re.compile(r"in (?:event_loop\w*|run_batch|forward_batch_\w+|run_busy_loop|verify)\b|in forward\b"),
+    ),
+)
+
+
+def phase_by_frames(window: str, following: str, marked: str | None) -> str | None:
+    """The phase that the frames of a traceback tell, where the markers before it do not know better."""
+    frames = window[-2000:] + following[:1000]
+    if marked in (None, "model_load"):
+        return next((phase for phase, pattern in _FRAMES if pattern.search(frames)), marked)
+    return marked
 
 
 class _Phases:

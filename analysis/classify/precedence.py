@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from analysis.classify.figures import decided
 from analysis.classify.findings import Finding
-from analysis.classify.rules import Ruleset
+from analysis.classify.rules import Rule, Ruleset
 
 # Without a common clock, what happened first is told by where it was seen.
 SOURCE_ORDER = ("task", "deploy", "attestation", "kernel", "engine", "unit", "client")
@@ -44,8 +44,13 @@ def p7_p19_numbers_decide(findings: Sequence[Finding], rules: Ruleset) -> list[F
     for finding in findings:
         klass = decided(finding) if finding.rule.numbers else finding.rule.id
         if klass is not None:
-            read.append(finding if klass == finding.rule.id else replace(finding, rule=rules.rules[klass]))
+            read.append(finding if klass == finding.rule.id else _as_class(finding, rules.rules[klass]))
     return read
+
+
+def _as_class(finding: Finding, rule: Rule) -> Finding:
+    phase = rule.phase if finding.phase == finding.rule.phase else finding.phase
+    return replace(finding, rule=rule, phase=phase)
 
 
 def p11_recovered(findings: Sequence[Finding]) -> tuple[list[Finding], list[Lost]]:

@@ -26,6 +26,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 _BAR = re.compile(
     r"(?:[\w .,()=:/-]{0,80}?:)?\s*\d{1,3}%\s?(?:Completed )?\|[^|\n]{0,200}\|\s*\d+/\d+(?:\s\[[^\]\n]{0,120}\])?"
 )
+_CAPTURING = "Capturing CUDA graph"
 _DOTS = re.compile(r"\.{5,}(?=[a-z_])")
 
 # One layer of prefix each; they are stripped again and again until none is left.
@@ -99,7 +100,10 @@ def _segments(line: str) -> Iterator[str]:
         line = line.replace('""', '"')
     yielded = False
     for part in re.split(rf"[\r{INNER_BREAK}\n]+", line):
-        text = _BAR.sub(" ", part) if "%|" in part or "% |" in part or "Completed |" in part else part
+        has_bar = "%|" in part or "% |" in part or "Completed |" in part
+        if has_bar and _CAPTURING in part:  # vLLM marks its graph capture by nothing but the bar
+            yield _CAPTURING
+        text = _BAR.sub(" ", part) if has_bar else part
         if text.strip() or not part:
             yielded = True
             yield text
