@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from analysis.results import Results
+    from analysis.sweep import run_sweep
 
-__all__ = ["Results", "load"]
+__all__ = ["Results", "load", "run_sweep"]
 
 
 def load(path: str | PathLike[str], sweep: str | None = None) -> Results:
@@ -27,4 +28,8 @@ def __getattr__(name: str) -> Any:
         from analysis.results import Results
 
         return Results
+    if name == "run_sweep":
+        from analysis.sweep import run_sweep
+
+        return run_sweep
     raise AttributeError(f"module 'analysis' has no attribute {name!r}")
