@@ -84,7 +84,8 @@ def compare(a: Results, b: Results, metric: str = "system_tok_s", rules: Rules |
 
     rules = rules or verdicts.Rules()
     by_host, notes = _hosts(a, b)
-    left, right = _by_cell(a, by_host), _by_cell(b, by_host)
+    names = (*SAME_CELL, *_shared(a, b), *(("host",) if by_host else ()))
+    left, right = _by_cell(a, names), _by_cell(b, names)
     found = Comparison(metric=metric, differs=_differs(a, b) + notes)
     found.problems = [f"A: {line}" for line in a.problems] + [f"B: {line}" for line in b.problems]
     for key in [*left, *(key for key in right if key not in left)]:
@@ -101,12 +102,22 @@ def _hosts(a: Results, b: Results) -> tuple[bool, list[str]]:
     return True, [f"hosts in one of the sweeps only, not compared: {', '.join(only)}"] if only else []
 
 
-def _by_cell(results: Results, by_host: bool) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+def _shared(a: Results, b: Results) -> list[str]:
+    """What must be equal too because A and B have some of it in common: cells of two prompt sets, models or
+    engines are never pooled.  Where A and B have nothing in common, that is the difference to be judged."""
+    kept = []
+    for name in ("prompts_sha256", "prompts", "model", "engine", "drafter"):
+        mine, theirs = set(_values(a, name)), set(_values(b, name))
+        if mine & theirs and (len(mine) > 1 or len(theirs) > 1):
+            kept.append(name)
+    return kept
+
+
+def _by_cell(results: Results, names: Sequence[str]) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
     from analysis import verdicts
 
     found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in verdicts.rows_of(verdicts.in_blocks(results.cells)):
-        names = (*SAME_CELL, "host") if by_host else SAME_CELL
         values = (row[name] for name in names)
         key = tuple(None if isinstance(value, float) and math.isnan(value) else value for value in values)
         found.setdefault(key, []).append(row)

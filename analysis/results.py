@@ -329,11 +329,19 @@ _Restart = TypeVar("_Restart", record.Cell, record.Configuration)
 def _bounded(path: Path, kind: type[_Restart]) -> _Restart:
     """Read a record whose whole numbers fit a column of int64."""
     found = record.read(path, kind)
-    for name, sort in frames.scalar_fields(kind).items():
-        value = getattr(found, name)
-        if sort == "int" and abs(value) >= 2**63:
-            raise record.RecordError(f"{path}: {name} is {value:.3g}, which cannot be")
+    problem = too_large(found)
+    if problem:
+        raise record.RecordError(f"{path}: {problem}")
     return found
+
+
+def too_large(item: record.Cell | record.Configuration) -> str:
+    """Which whole number does not fit a column of int64, in words; empty when all do."""
+    for name, sort in frames.scalar_fields(type(item)).items():
+        value = getattr(item, name)
+        if sort == "int" and abs(value) >= 2**63:
+            return f"{name} is {value:.3g}, which cannot be"
+    return ""
 
 
 def _check_phases(item: record.Configuration, problems: list[str]) -> None:

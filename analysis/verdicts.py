@@ -7,7 +7,8 @@ length and temperature are ever compared: `what_differs` says what else is in th
 
 Verdicts: better, worse (the interval excludes 1), tie (the interval lies within the margin), underpowered (the
 restarts do not tell), no verdict (one restart, or a rehearsal), no baseline, not comparable (the outputs were
-truncated differently), baseline, and the status of configurations without a number: failed, invalid,
+truncated differently), baseline, reference (what the others are compared with where no baseline was asked
+for), and the status of configurations without a number: failed, invalid,
 not_applied, skipped, pending.
 """
 
@@ -50,6 +51,7 @@ SAME_WORK = (
     "model",
     "prompts_sha256",
     "prompts",
+    "prompts_reused",
     "output_mode",
     "output_tokens",
     "temperature",
@@ -322,7 +324,7 @@ def _compare(
     elif not own:
         row["verdict"] = row["status"]
     elif group.reference_kind == "itself":
-        row["verdict"] = "baseline"
+        row["verdict"] = "baseline" if row["baseline"] else "reference"
         row["ratio"] = 1.0
     elif not other:
         row["verdict"] = "no baseline"
@@ -376,7 +378,7 @@ def sentence(row: dict[str, Any], metric: str = "system_tok_s") -> str:
     where = f"{row['label']} at concurrency {row['concurrency']}"
     verdict = row["verdict"]
     against = f"{row['reference']}" if row["reference"] else "the baseline"
-    if verdict == "baseline":
+    if verdict in ("baseline", "reference"):
         return f"{where}: {row['value']:.4g} {name}, what the others are compared with"
     if verdict in ("failed", "invalid", "not_applied", "skipped", "pending", "ok"):
         why = f" ({row['failure_class']})" if row["failure_class"] else ""
@@ -497,6 +499,38 @@ def _ties(
         return False
     interval, _ = compare_restarts(restarts.get(own, {}), restarts.get(top, {}), rules.level)
     return not (interval.known and interval.high < 1)
+
+
+def drift(results: Results, metric: str = "system_tok_s") -> pd.DataFrame:
+    """How much the anchors changed during the sweep.
+
+    One row per host, anchored configuration and load point: sweep_id, host, label, concurrency, anchors (how
+    many), first, last (values of `metric`, by the time of their windows), change (relative), sentence.
+    """
+    rows = [row for row in usable(rows_of(results.cells)) if row["anchor"] and row[metric] > 0]
+    found: dict[RowKey, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row_key(row), []).append(row)
+    table = []
+    for anchors in found.values():
+        anchors.sort(key=lambda row: row["window_start_unix_s"] if row["window_start_unix_s"] > 0 else 0.0)
+        first, last = anchors[0], anchors[-1]
+        if first is last:
+            continue
+        change = last[metric] / first[metric] - 1
+        table.append(
+            {
+                **{name: first[name] for name in ("sweep_id", "host", "label", "concurrency")},
+                "anchors": len(anchors),
+                "first": first[metric],
+                "last": last[metric],
+                "change": change,
+                "sentence": f"{first['label']} at concurrency {first['concurrency']} on {first['host']}: "
+                f"{percent(1 + change)} from the first anchor to the last",
+            }
+        )
+    columns = ["sweep_id", "host", "label", "concurrency", "anchors", "first", "last", "change", "sentence"]
+    return pd.DataFrame(table, columns=columns)
 
 
 @dataclass(frozen=True)

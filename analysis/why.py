@@ -16,7 +16,7 @@ import pandas as pd
 
 from analysis import verdicts as judge
 from analysis.results import Results
-from analysis.statistics import median
+from analysis.statistics import Interval, median
 from analysis.verdicts import CONFIGURATION, SAME_WORK, Rules, compare_restarts, per_restart, percent, row_key
 
 #: Columns of the decomposition, after the keys.
@@ -308,10 +308,18 @@ def _state_words(row: dict[Any, Any]) -> str:
 CATEGORY_KEYS = (*SAME_WORK, *CONFIGURATION)
 
 
-def by_category(results: Results, metric: str = "per_user_tok_s") -> pd.DataFrame:
+def _category_verdict(group: judge.Group, interval: Interval, rules: Rules) -> str:
+    if group.reference_kind == "itself":
+        return "baseline" if group.cells[0]["baseline"] else "reference"
+    return judge.decide(interval, rules.margin) if interval.n else "no baseline"
+
+
+def by_category(results: Results, metric: str = "per_user_tok_s", rules: Rules | None = None) -> pd.DataFrame:
     """One row per configuration, load point and prompt category: CATEGORY_KEYS, label, category, restarts,
-    value (median over restarts of `metric`, a column of `categories`), al, reference, ratio and al_ratio to
-    the reference in the same category.  The category `` holds all prompts together."""
+    value (median over restarts of `metric`, a column of `categories`), al, reference, ratio to the reference
+    in the same category with its interval (low, high) over restarts and verdict, al_ratio.  The category ``
+    holds all prompts together."""
+    rules = rules or Rules()
     cells, categories = results.cells, results.categories
     keys = ["sweep_id", "host", "cell_id", "repeat", "configuration_id"]
     values: dict[tuple[Any, ...], dict[str, tuple[float, float]]] = {}
@@ -347,6 +355,7 @@ def by_category(results: Results, metric: str = "per_user_tok_s") -> pd.DataFram
         for category in sorted(speed):
             restarts = speed[category]
             lengths = length.get(category, {})
+            interval, _ = compare_restarts(restarts, base_speed.get(category, {}), rules.level)
             found.append(
                 {
                     **group.keys,
@@ -356,11 +365,15 @@ def by_category(results: Results, metric: str = "per_user_tok_s") -> pd.DataFram
                     "value": float(np.median(list(restarts.values()))),
                     "al": float(np.median(list(lengths.values()))) if lengths else math.nan,
                     "reference": None if group.reference is None else group.reference[0]["label"],
-                    "ratio": _ratio(restarts, base_speed.get(category, {})),
+                    "ratio": interval.estimate,
+                    "low": interval.low,
+                    "high": interval.high,
+                    "verdict": _category_verdict(group, interval, rules),
                     "al_ratio": _ratio(lengths, base_length.get(category, {})),
                 }
             )
-    columns = [*CATEGORY_KEYS, "label", "category", "restarts", "value", "al", "reference", "ratio", "al_ratio"]
+    columns = [*CATEGORY_KEYS, "label", "category", "restarts", "value", "al", "reference", "ratio"]
+    columns += ["low", "high", "verdict", "al_ratio"]
     return pd.DataFrame(found, columns=columns)
 
 
@@ -447,6 +460,9 @@ def headlines(results: Results, rules: Rules | None = None, most: int = 8) -> li
     lines += list(lost.sort_values("throughput_ratio")["sentence"])[:3]
     lines += _doubling_lines(factors)[:3]
     lines += _category_lines(results)
+    moved = judge.drift(results)
+    large = moved.loc[moved["change"].abs().gt(2 * rules.margin)]
+    lines += [f"drift: {text}" for text in large["sentence"]][:3]
     failed = _failure_line(results)
     if failed:
         lines.append(failed)

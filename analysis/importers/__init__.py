@@ -57,7 +57,7 @@ def import_path(path: Path) -> Imported:
 def _folder(folder: Path, sweep_id: str) -> Imported:
     imported = Imported()
     for entry in sorted(folder.iterdir()):
-        if entry.name.startswith("."):
+        if entry.name.startswith(".") or entry.is_symlink():
             continue
         if entry.is_dir():
             # A sweep inside the folder is compared with itself only.
@@ -101,8 +101,15 @@ def _file(path: Path, sweep_id: str) -> Imported:
 
 
 def _converted(importer: Importer, row: Row, place: Place, problems: list[str]) -> Imported:
+    from analysis.results import too_large
+
     try:
-        return importer.convert(row, place)
+        found = importer.convert(row, place)
+        for cell in found.cells:
+            problem = too_large(cell)
+            if problem:
+                raise ValueError(problem)
+        return found
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         words = str(error) if not isinstance(error, KeyError) else f"expected a field {error}"
         problems.append(f"{place}: broken {importer.TOOL} row, skipped: {words}")

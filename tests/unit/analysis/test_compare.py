@@ -59,6 +59,13 @@ def test_different_prompts_are_not_comparable():
     assert "prompt sets differ" in found.sentence
 
 
+def test_two_prompt_sets_of_one_sweep_are_never_pooled():
+    """Set 1 is twice as fast as set 0, and B measured set 0 only: nothing got slower."""
+    a = restarts(FAST) + restarts([200.0, 201.0, 199.0, 200.4], prompts_sha256="1" * 64)
+    b = restarts([100.1, 100.4, 99.6, 100.0])
+    assert sorted(one.verdict for one in compare(results(a), results(b)).cells) == ["only in A", "tie"]
+
+
 def test_two_hosts_are_compared_and_said_and_several_hosts_are_never_pooled():
     found = compare(results(restarts(FAST)), results(restarts(SLOW, host="host2")))
     assert found.cells[0].verdict == "worse"

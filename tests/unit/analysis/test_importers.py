@@ -334,7 +334,7 @@ def test_laguna_noise_floor_from_the_null_factor(laguna):
 
 def test_laguna_has_one_restart_a_cell_and_no_winner(laguna):
     frame = verdicts.verdicts(laguna)
-    assert set(frame["verdict"]) == {"baseline", "no verdict"}
+    assert set(frame["verdict"]) == {"reference", "no verdict"}
     assert set(verdicts.winners(frame, laguna)["standing"]) == {"no verdict"}
 
 
@@ -402,6 +402,14 @@ def test_hostile_values_do_not_get_through(tmp_path):
     else:
         assert cells["status"].iloc[0] == "invalid"
         assert cells["system_tok_s"].isna().all() and cells["window_s"].isna().all()
+
+
+def test_a_number_too_large_is_a_broken_row(tmp_path):
+    row = json.loads((DATA / "sglang_0.5.17" / "ar_c1.jsonl").read_text())
+    path = tmp_path / "large.jsonl"
+    path.write_text(json.dumps({**row, "completed": 1e300}))
+    with pytest.raises(InputError, match="requests_completed is 1e"):
+        load(path)
 
 
 def test_every_fixture_loads_into_every_table():

@@ -126,11 +126,12 @@ def test_hosts_prompts_and_versions_are_never_pooled():
         {"temperature": 1.0},
         {"output_tokens": 4096},
         {"sweep_id": "another"},
+        {"prompts_reused": True},
     ):
         data = results(cells + restarts([150.0, 151.0, 149.0], budget=8, **change))
         row = only(verdicts.verdicts(data), budget=8)
         assert row["reference_kind"] != "baseline", change
-        assert row["verdict"] in ("no baseline", "baseline"), change
+        assert row["verdict"] in ("no baseline", "reference"), change
     data = results(cells + restarts([150.0], budget=8, host="host2", engine_version="another"))
     said = " ".join(verdicts.what_differs(data))
     assert "2 hosts" in said and "2 engine versions" in said
@@ -186,6 +187,16 @@ def test_anchors_enter_no_verdict_and_make_the_noise_floor():
     assert (row["n"], row["spread"]) == (4, pytest.approx(0.2))
 
 
+def test_drift_is_measured_by_the_anchors(tmp_path):
+    truth = Truth(drift=0.06, restart_sd=0.0, request_sd=0.0)
+    plan = Plan(repeats=3, anchors=("start", "middle", "end"), request_files=False)
+    data = loading.load(write_sweep(tmp_path, plan, truth))
+    moved = verdicts.drift(data)
+    assert list(moved["anchors"]) == [3, 3, 3]
+    assert moved["change"].to_numpy() == pytest.approx(-0.06, abs=0.002)
+    assert "-6.0 % from the first anchor to the last" in moved["sentence"].iloc[0]
+
+
 def test_a_winner_of_many_is_confirmed_only_by_a_later_sweep():
     def sweep(sweep_id, speeds):
         cells = restarts([100.0, 101.0, 99.0], budget=0, sweep_id=sweep_id)
@@ -224,6 +235,7 @@ def test_settings_find_the_baseline_that_fits():
 def test_without_any_baseline_the_smallest_width_is_the_reference():
     cells = restarts([100.0, 101.0], budget=4) + restarts([120.0, 121.0], budget=8)
     frame = verdicts.verdicts(results(cells))
+    assert only(frame, budget=4)["verdict"] == "reference"
     row = only(frame, budget=8)
     assert (row["reference"], row["reference_kind"]) == ("ddtree b4", "smallest width")
 

@@ -144,6 +144,23 @@ def test_a_category_can_show_what_the_pooled_number_hides():
     assert any("category code" in line for line in why.headlines(results(cells)))
 
 
+def test_a_category_gets_its_own_verdict():
+    """Code gains, chat loses, the pooled number ties."""
+
+    def with_categories(budget, code, chat):
+        cells = restarts([100.0, 100.1, 99.9], budget=budget)
+        for number, made in enumerate(cells):
+            made.categories = {
+                name: record.Category(requests=4, per_user_tok_s=value + number / 10)
+                for name, value in (("code", code), ("chat", chat))
+            }
+        return cells
+
+    table = why.by_category(results(with_categories(0, 100.0, 100.0) + with_categories(8, 150.0, 60.0)))
+    found = table[table["budget"].eq(8)].set_index("category")["verdict"].to_dict()
+    assert found == {"code": "better", "chat": "worse", "": "tie"}
+
+
 def test_headlines_say_one_restart_first():
     lines = why.headlines(results([cell(budget=0), cell(budget=8, tok_s=200.0, al=2.0)]))
     assert lines[0].startswith("one restart: no verdict")
