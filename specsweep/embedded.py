@@ -6,6 +6,8 @@ batched CPU kernel for Q4_1, so that verifying a draft would cost as much as dec
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
@@ -13,7 +15,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -37,8 +39,13 @@ def cache() -> Path:
 def model() -> Path:
     """Path of the embedded model; makes it the first time (a few seconds).  Raises EmbeddedError."""
     target = cache() / MODEL_NAME
-    if target.exists():
-        return target
+    with _alone("model"):
+        if not target.exists():
+            _make_model(target)
+    return target
+
+
+def _make_model(target: Path) -> None:
     try:
         files = metadata.files(MODEL_PACKAGE) or []
     except metadata.PackageNotFoundError:
@@ -56,7 +63,14 @@ def model() -> Path:
         Path(temporary).replace(target)
     finally:
         Path(temporary).unlink(missing_ok=True)
-    return target
+
+
+@contextlib.contextmanager
+def _alone(name: str) -> Iterator[None]:
+    """One process at a time: hosts are provisioned side by side."""
+    with (cache() / f".{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def requantise(source: Path, target: Path) -> None:
@@ -102,8 +116,13 @@ def site_archive(packages: Sequence[str], python: str, machine: str, libc: str, 
     pinned = [f"{package}=={metadata.version(package)}" for package in packages]
     key = hashlib.sha256(repr([pinned, python, machine]).encode()).hexdigest()[:12]
     target = cache() / f"site-py{python}-{machine}-{key}.tar"
-    if target.exists():
-        return target
+    with _alone("site"):
+        if not target.exists():
+            _make_site(target, pinned, python, machine, libc, wheels)
+    return target
+
+
+def _make_site(target: Path, pinned: list[str], python: str, machine: str, libc: str, wheels: str) -> None:
     major, _, minor = libc.removeprefix("glibc ").partition(".")
     newest = int(minor or 17) if major == "2" else 17
     platforms = [f"manylinux_2_{level}_{machine}" for level in range(newest, 16, -1)]
@@ -125,4 +144,3 @@ def site_archive(packages: Sequence[str], python: str, machine: str, libc: str, 
         with tarfile.open(made, "w") as tar:
             tar.add(site, arcname="site")
         made.replace(target)
-    return target

@@ -175,8 +175,13 @@ def categories(requests: Sequence[Request], profile: Profile, method: str) -> di
     return found
 
 
-def fill(cell: Cell, requests: Sequence[Request], point: Mapping[str, Any], profile: Profile) -> None:
-    """Put the numbers of one load point into its cell.  `requests` are the measured ones, without the warm-up."""
+def fill(
+    cell: Cell, requests: Sequence[Request], point: Mapping[str, Any], profile: Profile, lag_limit_ms: float
+) -> None:
+    """Put the numbers of one load point into its cell.  `requests` are the measured ones, without the warm-up.
+
+    A load client whose own loop was later than `lag_limit_ms` at p99 was overloaded.
+    """
     done = [request for request in requests if request.ok]
     cell.requests_asked = len(requests)
     cell.requests_completed = len(done)
@@ -194,7 +199,7 @@ def fill(cell: Cell, requests: Sequence[Request], point: Mapping[str, Any], prof
         lag_ms_p99=point.get("lag_ms_p99"),
         lag_ms_max=point.get("lag_ms_max"),
         cpu_s=point.get("cpu_s"),
-        overloaded=bool(point.get("overloaded")),
+        overloaded=(point.get("lag_ms_p99") or 0) > lag_limit_ms,
     )
     cell.counters = differences(point.get("counters_before") or {}, point.get("counters_after") or {})
     if not done or not cell.window_s:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from analysis.classify import Witnesses, classify
+from analysis.classify.rules import load_rules
 from specsweep.record import Attestation, Cell, Configuration, Failure, Line, Status
 
 #: Steps of ours that fail with a known cause, before any log exists.
@@ -50,9 +51,8 @@ def from_step(step: str, message: str) -> Failure | None:
 
 def advice_of(klass: str) -> str:
     """The advice of a class, from the classifier's rules."""
-    from analysis.classify import advice
-
-    return advice(klass)
+    rule = load_rules().rules.get(klass)
+    return rule.advice if rule else ""
 
 
 def look(evidence: Path, witnesses: Witnesses) -> Failure | None:
@@ -101,22 +101,15 @@ def settle_cells(
 ) -> None:
     """Give every cell that has no final status the one of its restart.
 
-    `reached` is the load point at which it happened: later ones were never sent.
+    `reached` is the load point at which it happened (None: before any was sent); later ones were never sent.
     """
-    seen = reached is None
     for cell in cells:
-        here = f"c{cell.concurrency}" == reached
-        if cell.status == "pending":
-            cell.status = status
-            cell.failure = failure
-            cell.reached = here or not seen
-            if here or reached is None:
-                cell.reason = reason
-                cell.reached = here
-            else:
-                cell.reason = f"not reached: {reason}"
-                cell.reached = False
-        seen = seen or here
+        if cell.status != "pending":
+            continue
+        cell.status = status
+        cell.failure = failure
+        cell.reached = f"c{cell.concurrency}" == reached
+        cell.reason = reason if cell.reached or reached is None else f"not reached: {reason}"
     if status not in ("ok", "pending"):
         configuration.status, configuration.reason, configuration.failure = status, reason, failure
 

@@ -338,6 +338,13 @@ VARIABLES: tuple[Variable, ...] = (
         "How long to wait for a host whose connection was lost.",
         _number_from(0),
     ),
+    Variable(
+        "client_lag_limit_ms",
+        "a number of at least 1",
+        100.0,
+        "A cell whose load client was later than this at p99 is invalid: it measured the client.",
+        _number_from(1),
+    ),
     Variable("sweep_strict", "true or false", False, "End with exit code 2 when a cell failed.", _truth),
     Variable("sweep_plan_only", "true or false", False, "Print the plan and touch no host.", _truth),
     Variable("sweep_results", "a folder", "results", "Where the results go, on the controller.", _text),
@@ -398,3 +405,8 @@ def as_markdown() -> str:
         default = json.dumps(variable.default)
         rows.append(f"| `{variable.name}` | {variable.accepts} | `{default}` | {variable.meaning} |")
     return "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    print("# Sweep variables\n\nGenerated from specsweep/variables.py by `make docs`.\n")
+    print(as_markdown(), end="")

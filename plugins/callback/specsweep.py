@@ -95,7 +95,8 @@ class CallbackModule(Default):
         for cell in answer["cells"]:
             if cell["status"] == "ok":
                 al = f", acceptance length {cell['al']:.2f}" if cell["al"] else ""
-                self._say(f"[{host}]   concurrency {cell['concurrency']}: {cell['system_tok_s']:.1f} tok/s{al}", "green")
+                speed = f"{cell['system_tok_s']:.1f} tok/s{al}"
+                self._say(f"[{host}]   concurrency {cell['concurrency']}: {speed}", "green")
             else:
                 reason = cell["reason"].replace("\n", " ")[:300]
                 self._say(f"[{host}]   concurrency {cell['concurrency']}: {cell['status']}: {reason}", "red")

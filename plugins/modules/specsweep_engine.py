@@ -16,7 +16,7 @@ DOCUMENTATION = r"""
 module: specsweep_engine
 short_description: Find the engine on a host and read its version and flags
 options:
-  commands: {type: list, elements: list, required: true, description: Candidate commands; the first that exists is taken.}
+  commands: {type: list, elements: list, required: true, description: Candidates; the first that exists is taken.}
   environment: {type: dict, description: Environment of the engine.}
   help: {type: list, elements: str, description: Arguments that print the flags.}
   version: {type: dict, description: Arguments and pattern that give the version.}

@@ -30,7 +30,10 @@ options:
 author: specsweep
 """
 
-PROBE = "import importlib.util as u, sys; print(sys.version_info[0], sys.version_info[1], *[n for n in %r if u.find_spec(n)])"
+PROBE = (
+    "import importlib.util as u, sys; "
+    "print(sys.version_info[0], sys.version_info[1], *[n for n in %r if u.find_spec(n)])"
+)
 MODULES = ["aiohttp", "xllamacpp", "supervisor"]
 
 

@@ -34,6 +34,7 @@ POLL_S = 0.05
 UNIT_EVERY_S = 0.25
 #: How long the client may take to write what it has after it was told to end.
 CLIENT_END_S = 10.0
+MANAGER_LATE_S = 2.0
 
 
 def read_status(run: Path) -> dict:
@@ -43,7 +44,7 @@ def read_status(run: Path) -> dict:
         return {}
 
 
-def engine_trouble(service, main_pid: int, properties: dict) -> str:
+def engine_trouble(main_pid: int, properties: dict) -> str:
     """Why the engine is not the one that was attested; empty while it is."""
     if properties.get("ActiveState") != "active":
         return how_it_ended(properties)
@@ -103,7 +104,7 @@ def main() -> None:
         if gone or now >= next_look:
             properties = service.properties()
             next_look = now + UNIT_EVERY_S
-            trouble = engine_trouble(service, given["main_pid"], properties)
+            trouble = engine_trouble(given["main_pid"], properties)
             if trouble:
                 detected_unix_s = time.time()
                 break
@@ -117,10 +118,20 @@ def main() -> None:
         status = dict(read_status(run) or status, state="engine_ended", reason=trouble)
     properties = service.properties()
     state = status.get("state")
-    if state == "done":
-        trouble = engine_trouble(service, given["main_pid"], properties)
+    # The client may see the end of the engine a moment before the service manager does.
+    deadline = time.monotonic() + (MANAGER_LATE_S if state == "interrupted" else 0.0)
+    while not trouble:
+        trouble = engine_trouble(given["main_pid"], properties)
         if trouble:
             state, status["reason"] = "engine_ended", trouble
+        elif time.monotonic() > deadline:
+            break
+        else:
+            time.sleep(POLL_S)
+            properties = service.properties()
+    reached = status.get("point")
+    if status.get("points", {}).get(reached) == "done":
+        reached = None
     log = run / "load_client.log"
     tail = log.read_text(errors="replace").strip().splitlines()[-1:] if log.exists() else []
     result = {
@@ -128,7 +139,7 @@ def main() -> None:
         "state": state,
         "reason": status.get("reason", ""),
         "points": status.get("points", {}),
-        "reached": status.get("point"),
+        "reached": reached,
         "phases": status.get("phases", []),
         "properties": properties,
         "detected_unix_s": detected_unix_s,

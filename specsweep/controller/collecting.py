@@ -55,7 +55,11 @@ class CollectStep(Step):
             except StepFailed as failure:
                 lost = str(failure)
         run.add_phases([{"name": "collect", "start_unix_s": began, "end_unix_s": time.time(), "detail": ""}])
-        configuration, cells = settle(run, properties, lost)
+        try:
+            configuration, cells = settle(run, properties, lost)
+        except Exception as error:
+            # A fault of our own must not lose the configuration, nor the ones after it.
+            configuration, cells = give_up(run, f"specsweep could not settle this configuration: {error!r}")
         return {
             "changed": True,
             "name": configuration.label,
@@ -95,9 +99,11 @@ def settle(
     configuration, cells = run.configuration(), run.cells()
     profile = engines.load(configuration.engine)
     failed: dict[str, Any] = state.get("failed") or {}
+    lag_limit_ms = record.read(run.sweep_folder / "sweep.json", record.Sweep).variables["client_lag_limit_ms"]
     for cell in cells:
         cell.attestation = configuration.attestation.verdict if configuration.attestation else "unknown"
-        _measured(run, cell, profile)
+        ended_here = failed.get("reached") == f"c{cell.concurrency}"
+        _measured(run, cell, profile, lag_limit_ms, ended_here)
     _restart_status(run, configuration, cells, state, properties, lost, failed)
     for cell in cells:
         if cell.status in ("failed", "invalid") and cell.failure is None:
@@ -121,8 +127,19 @@ def settle(
     return configuration, cells
 
 
-def _measured(run: RunFolder, cell: record.Cell, profile: engines.Profile) -> None:
-    """Numbers and status of a load point that the client finished or began."""
+def give_up(run: RunFolder, reason: str) -> tuple[record.Configuration, list[record.Cell]]:
+    """Final records where settling failed: every pending cell is failed with the reason, the evidence stays."""
+    configuration, cells = run.configuration(), run.cells()
+    failure = record.Failure(klass="unknown", evidence=[record.Line(source="task", line=1, text=reason)])
+    outcome.settle_cells(configuration, cells, status="failed", reason=reason, failure=failure, reached=None)
+    run.save(configuration, cells)
+    return configuration, cells
+
+
+def _measured(
+    run: RunFolder, cell: record.Cell, profile: engines.Profile, lag_limit_ms: float, ended_here: bool
+) -> None:
+    """Numbers of a load point that the client began, and its status unless the engine ended in it."""
     point_id = f"c{cell.concurrency}"
     point_path = run.path / "points" / f"{point_id}.json"
     requests_path = run.path / "requests" / f"{point_id}.jsonl.gz"
@@ -134,11 +151,11 @@ def _measured(run: RunFolder, cell: record.Cell, profile: engines.Profile) -> No
     cell.requests_file = f"requests/{point_id}.jsonl.gz"
     if point.get("no_drafts") or not measured:
         return
-    measure.fill(cell, measured, point, profile)
+    measure.fill(cell, measured, point, profile, lag_limit_ms)
     if cell.window_start_unix_s is not None and cell.window_s is not None:
         end = cell.window_start_unix_s + cell.window_s
         cell.telemetry = measure.telemetry(_samples(run), cell.window_start_unix_s, end)
-    if not point.get("interrupted"):
+    if not point.get("interrupted") and not ended_here:
         outcome.judge_cell(cell, point)
 
 
@@ -191,7 +208,7 @@ def _restart_status(
         status=status,
         reason=_sentence(reason, failure),
         failure=failure,
-        reached=failed.get("reached") or ("" if failed.get("at") != "load" else None),
+        reached=failed.get("reached"),
     )
     if status == "failed" and not pending:
         # Everything was measured, then the engine ended: the results stand, the restart says what came after.

@@ -130,7 +130,7 @@ class GiveUpStep(Step):
         for restart in plan.restarts:
             run = runfolder.create(sweep, folder, host, by_key[restart.configuration], restart)
             configuration, cells = run.configuration(), run.cells()
-            outcome.settle_cells(configuration, cells, status="failed", reason=reason, failure=failure, reached="")
+            outcome.settle_cells(configuration, cells, status="failed", reason=reason, failure=failure, reached=None)
             run.save(configuration, cells)
             run.forget_state()
         return {"changed": True, "gave_up": True, "reason": reason, "cells": plan.cells}

@@ -135,7 +135,7 @@ class ApplyStep(Step):
             )
         except StepFailed as failure:
             run.add_phases(failure.result.get("phases", []))
-            raise self.failed(run, str(failure), str(failure.result.get("step", "")), **failure.result) from None
+            raise self.failed(run, str(failure), **failure.result) from None
         run.add_phases(answer["phases"])
         run.note(
             remote=remote, written_unix_s=answer["written_unix_s"], unit_text=answer["unit"], stopped=answer["stopped"]
@@ -143,8 +143,7 @@ class ApplyStep(Step):
         return {"changed": True, "stopped": answer["stopped"]}
 
     @staticmethod
-    def failed(run: RunFolder, message: str, step: str, **result: Any) -> StepFailed:
+    def failed(run: RunFolder, message: str, step: str = "", **result: Any) -> StepFailed:
         """Keep why, for the record that `collect` writes."""
-        result.pop("step", None)
         run.note(failed={"at": "apply", "step": step, "reason": message, "properties": result.get("properties", {})})
         return StepFailed(message, step=step, lost=bool(result.get("lost")))

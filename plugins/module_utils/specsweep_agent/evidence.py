@@ -108,7 +108,7 @@ def _packed(path: Path, secrets: list[str]) -> Path:
     small = path.suffix == ".json" or path.name == "status.json"
     target = path if small else path.with_name(path.name + ".gz")
     temporary = path.with_name(path.name + ".tmp")
-    with path.open("rb") as source, open(str(temporary), "wb") if small else gzip.open(str(temporary), "wb", 5) as out:
+    with path.open("rb") as source, temporary.open("wb") if small else gzip.open(str(temporary), "wb", 5) as out:
         for block in _lines(source):
             out.write(redact.clean(block, secrets))
     temporary.replace(target)

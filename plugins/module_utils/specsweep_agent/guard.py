@@ -48,9 +48,10 @@ def acquire(home: Path, sweep_id: str, service_name: str, replaces: list[str], s
         left = lease["expires_unix_s"] - time.time()
         if left > 0:
             raise Locked(
-                "sweep {} owns this host for another {:.0f} s (lock: {}); end it, wait, or run playbooks/restore.yml".format(
+                "sweep {} owns this host for another {:.0f} s (lock: {}); ".format(
                     lease["sweep_id"], left, _lease(home)
                 )
+                + "end it, wait, or run playbooks/restore.yml"
             )
         restore(home)
         lease = None
@@ -115,7 +116,7 @@ def restore(home: Path) -> dict[str, Any]:
     for name in before["replaced"]:
         _unit(name, home).restart()
         told.append(name)
-    os.replace(str(_lease(home)), str(home / "lease.last.json"))
+    _lease(home).replace(home / "lease.last.json")
     return {"restored": True, "sweep_id": lease["sweep_id"], "started": told}
 
 

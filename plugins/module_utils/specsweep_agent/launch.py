@@ -3,10 +3,11 @@
 import json
 import os
 import sys
+from pathlib import Path
 
 
 def main() -> None:
-    with open(sys.argv[1]) as source:
+    with Path(sys.argv[1]).open() as source:
         program = json.load(source)
     environment = dict(os.environ, **program["environment"])
     for name in [name for name in environment if name.startswith("SUPERVISOR_")]:

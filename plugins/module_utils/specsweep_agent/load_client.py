@@ -35,8 +35,6 @@ from .telemetry import Telemetry
 
 VERSION = "1"
 LAG_EVERY_S = 0.02
-#: A client whose own loop is this late at p99 measures itself.
-OVERLOADED_LAG_MS = 50.0
 
 
 def quantile(values: list[float], share: float) -> float | None:
@@ -225,9 +223,11 @@ class Client:
             for task in workers:
                 task.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
+        if queue and not interrupted:
+            interrupted = "the server is gone"
         done += self.cancelled
         for item in queue:
-            error = interrupted or "not sent: the server is gone"
+            error = "not sent: " + interrupted
             done.append({"id": item["id"], "prompt_id": item["id"], "category": item["category"], "warmup": warmup,
                          "sent_s": 0.0, "ok": False, "error": error})  # fmt: skip
         ends = [record["sent_s"] + record["e2e_ms"] / 1000 for record in done if record.get("e2e_ms") is not None]
@@ -336,7 +336,6 @@ class Client:
                 counters_after=after,
                 lag_ms_p99=lag_p99,
                 lag_ms_max=max(lag.samples_ms) if lag.samples_ms else None,
-                overloaded=bool(lag_p99 is not None and lag_p99 > OVERLOADED_LAG_MS),
                 cpu_s=spent.ru_utime + spent.ru_stime - cpu.ru_utime - cpu.ru_stime,
             )
         self._write(point["id"], result, records)
@@ -366,7 +365,8 @@ class Client:
             ) as session:
                 for point in self.job["points"]:
                     result = await self.point(session, point)
-                    self.status["points"][point["id"]] = "done"
+                    whole = not (result.get("no_drafts") or result.get("interrupted"))
+                    self.status["points"][point["id"]] = "done" if whole else "ended"
                     if result.get("no_drafts"):
                         self.tell(state="not_applied", reason="speculation was asked for and no draft was counted")
                         return

@@ -123,7 +123,7 @@ def port_owner(port: int, candidates: Iterable[int] | None = None) -> int | None
             continue
         for descriptor in descriptors:
             try:
-                if os.readlink(str(descriptor)) in wanted:
+                if str(descriptor.readlink()) in wanted:
                     return pid
             except OSError:
                 continue

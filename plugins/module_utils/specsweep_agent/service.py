@@ -66,8 +66,8 @@ def atomic_write(path: Path, text: str, mode: int = 0o644) -> None:
     descriptor = os.open(str(temporary), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "w") as out:
         out.write(text)
-    os.chmod(str(temporary), mode)
-    os.replace(str(temporary), str(path))
+    temporary.chmod(mode)
+    temporary.replace(path)
 
 
 class Systemd:
@@ -249,7 +249,8 @@ class Supervisor:
             configuration,
             "[unix_http_server]\nfile={socket}\nchmod=0700\n"
             "[supervisord]\nlogfile={log}\npidfile={pid}\nchildlogdir={folder}\nminfds=1024\n"
-            "[rpcinterface:supervisor]\nsupervisor.rpcinterface_factory = supervisor.rpcinterface:make_main_rpcinterface\n"
+            "[rpcinterface:supervisor]\n"
+            "supervisor.rpcinterface_factory = supervisor.rpcinterface:make_main_rpcinterface\n"
             "[include]\nfiles = {programs}/*.conf\n".format(
                 socket=self._socket(),
                 log=log,
