@@ -18,6 +18,7 @@ from analysis.classify.verdict import Line
 SHOWN_CHARACTERS = 1_000
 # Rules of these phases keep their own phase; for the others the log's markers know better.
 OWN_PHASE = {"deploy", "unit_start", "readiness", "benchmark_client", "shutdown"}
+_AT_WORK = re.compile(r'(?:Decode|Prefill) batch|HTTP/1\.1" 200|Avg generation throughput')
 NEARBY_CHARACTERS = 3_000
 
 
@@ -127,8 +128,11 @@ def _matches(lines: list[PreparedLine], window: Window, rules: Ruleset, sign: fl
 
 
 def _streams(lines: list[PreparedLine]) -> Iterator[list[PreparedLine]]:
-    """The lines as they stand, and for each of several ranks those of that rank alone."""
+    """The lines as they stand, without those of a rank at work, and for each of several ranks alone."""
     yield lines
+    idle = [line for line in lines if not _AT_WORK.search(line.text)]
+    if len(idle) < len(lines):
+        yield idle
     ranks = {line.rank for line in lines if line.rank}
     if len(ranks) > 1:
         for rank in sorted(ranks):

@@ -9,6 +9,7 @@ arguments, lists of advice). Newest-first exports are turned round by ``oldest_f
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 _BAR = re.compile(
     r"(?:[\w .,()=:/-]{0,80}?:)?\s*\d{1,3}%\s?(?:Completed )?\|[^|\n]{0,200}\|\s*\d+/\d+(?:\s\[[^\]\n]{0,120}\])?"
 )
+_JSON_LOG = re.compile(r'"(?:level|ts|time|timestamp|severity|levelname|asctime)"\s*:')
 _CAPTURING = "Capturing CUDA graph"
 _DOTS = re.compile(r"\.{5,}(?=[a-z_])")
 
@@ -93,7 +95,7 @@ def _segments(line: str) -> Iterator[str]:
     """The parts of one line of the file: by carriage return, by breaks that JSON or journald escaped."""
     if len(line) > LONGEST_TEXT:
         line = line[: LONGEST_TEXT // 2] + " ... " + line[-LONGEST_TEXT // 2 :]
-    line = line.rstrip("\r")
+    line = _message_of_json(line.rstrip("\r"))
     if "\\" in line:
         line = _unescaped(line)
     if '""' in line:
@@ -109,6 +111,18 @@ def _segments(line: str) -> Iterator[str]:
             yield text
     if not yielded:
         yield ""
+
+
+def _message_of_json(line: str) -> str:
+    """The message of a log line that is one JSON object with a level or a time; else the line."""
+    if not (line.startswith("{") and line.endswith("}") and _JSON_LOG.search(line)):
+        return line
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return line
+    message = record.get("msg", record.get("message"))
+    return message.replace("\n", INNER_BREAK) if isinstance(message, str) else line
 
 
 def _unescaped(line: str) -> str:

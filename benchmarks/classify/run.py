@@ -10,6 +10,7 @@ import argparse
 import sys
 import tempfile
 from pathlib import Path
+from statistics import median
 
 from grouping import compare
 from quality import invariance, quality
@@ -38,18 +39,23 @@ def print_grouping() -> None:
         print(f"{grouping.together:.1%} of pairs of one failure together, {grouping.apart:.1%} of two apart")
 
 
-def print_speed(megabytes: int) -> None:
+def print_speed(megabytes: int, repeats: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         log, quarter = Path(folder) / "log", Path(folder) / "quarter"
         write_log(log, megabytes)
         write_log(quarter, megabytes // 4)
         for name in ("hyperscan", "python"):
-            whole, part = measure(log, name), measure(quarter, name)
-            right = "right" if whole["class"] == part["class"] == EXPECTED else f"WRONG: {whole['class']}"
-            speed = log.stat().st_size / 1e6 / float(whole["elapsed_s"])
-            growth = float(whole["elapsed_s"]) / float(part["elapsed_s"])
-            print(f"{name}: {speed:.0f} MB/s on {megabytes} MB, peak {float(whole['peak_mb']):.0f} MB, ", end="")
-            print(f"4 times the log takes {growth:.1f} times as long, class {right}")
+            whole = [measure(log, name) for _ in range(repeats)]
+            part = [measure(quarter, name) for _ in range(repeats)]
+            right = all(run["class"] == EXPECTED for run in whole + part)
+            elapsed_s = median(float(run["elapsed_s"]) for run in whole)
+            growth = elapsed_s / median(float(run["elapsed_s"]) for run in part)
+            peak_mb = max(float(run["peak_mb"]) for run in whole)
+            speeds = sorted(log.stat().st_size / 1e6 / float(run["elapsed_s"]) for run in whole)
+            print(f"{name}: median {log.stat().st_size / 1e6 / elapsed_s:.0f} MB/s ", end="")
+            print(f"({speeds[0]:.0f} to {speeds[-1]:.0f}, {repeats} runs) on {megabytes} MB, ", end="")
+            print(f"peak {peak_mb:.0f} MB, 4 times the log takes {growth:.1f} times as long, ", end="")
+            print("class right" if right else "class WRONG")
         seconds, used, total = grep(quarter)
         print(f"grep -E -f, {used} of {total} expressions: {quarter.stat().st_size / 1e6 / seconds:.0f} MB/s")
         sample_mb = min(20, megabytes)
@@ -60,13 +66,14 @@ def print_speed(megabytes: int) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--size-mb", type=int, default=1000)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--skip-speed", action="store_true")
     options = parser.parse_args()
     print_quality()
     print_invariance()
     print_grouping()
     if not options.skip_speed:
-        print_speed(options.size_mb)
+        print_speed(options.size_mb, options.repeats)
     return 0
 
 

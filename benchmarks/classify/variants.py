@@ -118,6 +118,29 @@ def two_ranks(log: str, _: random.Random) -> bytes:
     return "\n".join(doubled).encode()
 
 
+def between_a_healthy_rank(log: str, generator: random.Random) -> bytes:
+    """Another rank goes on working while this one fails."""
+    work = healthy_noise(generator, 64).replace("] Decode", " TP1] Decode").split("\n")
+    lines = log.split("\n")
+    return "\n".join(part for index, line in enumerate(lines) for part in (line, work[index % 64])).encode()
+
+
+def json_lines(log: str, _: random.Random) -> bytes:
+    return _each(log, lambda line: json.dumps({"ts": "2026-06-01T10:14:22Z", "level": "INFO", "msg": line}))
+
+
+def container(log: str, _: random.Random) -> bytes:
+    return _each(log, lambda line: f"2026-06-01T10:14:22.123456789Z stderr F {line}")
+
+
+def compose(log: str, _: random.Random) -> bytes:
+    return _each(log, lambda line: f"engine-1  | {line}")
+
+
+def cut_begin(log: str, _: random.Random) -> bytes:
+    return log[3:].encode()
+
+
 def cut_left(log: str, _: random.Random) -> bytes:
     return _each(log, lambda line: line[1:] if line.startswith("[20") else line)
 
@@ -149,8 +172,9 @@ def gzipped(log: str, _: random.Random) -> bytes:
 Variant = Callable[[str, random.Random], bytes]
 VARIANTS: tuple[Variant, ...] = (
     journald, journald_local_month, rfc3339, journald_json, journald_json_of_bytes, escaped_json, ansi,
-    ansi_without_esc, crlf, progress_bars, two_ranks, cut_left, consequences_after, noise_before,
-    noise_after, noise_around, after_a_huge_line, gzipped,
+    ansi_without_esc, crlf, progress_bars, two_ranks, between_a_healthy_rank, json_lines, container, compose,
+    cut_begin, cut_left, consequences_after, noise_before, noise_after, noise_around, after_a_huge_line,
+    gzipped,
 )  # fmt: skip
 
 # A log that recovers by later work, or shows a run without a draft, means something else once work is
@@ -164,7 +188,9 @@ def applies(variant: Variant, case: Case, tier: int | None) -> bool:
         return not case.negative and tier != 4
     if variant is two_ranks:
         return case.engine in ENGINES
-    if variant in (noise_after, noise_around):
+    if variant is between_a_healthy_rank and case.engine not in ENGINES:
+        return False
+    if variant in (noise_after, noise_around, between_a_healthy_rank):
         return case.klass not in CHANGED_BY_WORK
     return True
 

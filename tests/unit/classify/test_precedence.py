@@ -219,6 +219,16 @@ def test_p13_after_a_stop_that_the_log_shows() -> None:
     assert (verdict.klass, verdict.outcome) == ("cuda.illegal_address", "after_measurement")
 
 
+def test_p13_a_stop_in_the_journal_explains_the_kill_that_follows() -> None:
+    stop = "Jun 01 10:05:00 host systemd[1]: Stopping engine.service - the engine..."
+    killed = "Jun 01 10:05:09 host systemd[1]: engine.service: Main process exited, code=killed, status=9/KILL"
+    failed = "Jun 01 10:05:09 host systemd[1]: engine.service: Failed with result 'signal'."
+    assert of(unit="\n".join((stop, killed, failed))).klass == "none"
+    assert of(unit="\n".join((killed, failed))).klass == "unknown"
+    again = "Jun 01 10:06:00 host systemd[1]: Started engine.service - the engine."
+    assert of(unit="\n".join((stop, killed, failed, again, killed.replace("05:09", "06:30")))).klass == "unknown"
+
+
 def test_p14_a_restart_while_measuring_is_noted() -> None:
     verdict = of(READY, witnesses=Witnesses(unit={"NRestarts": "2", "ActiveState": "active"}))
     assert [note.klass for note in verdict.notes] == ["unit.restarted"]
