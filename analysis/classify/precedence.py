@@ -100,7 +100,7 @@ def p10_hardware_evidence(findings: Sequence[Finding]) -> list[Finding]:
 
 def p6_collective_timeout_is_dated(findings: Sequence[Finding]) -> list[Finding]:
     """A collective timeout is a root only where nothing else was found in any rank."""
-    others = [f for f in findings if f.rule.id != "dist.nccl.watchdog_timeout"]
+    others = [f for f in findings if f.rule.id not in ("dist.nccl.watchdog_timeout", "serve.engine_died")]
     return others or list(findings)
 
 

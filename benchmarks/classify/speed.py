@@ -1,4 +1,8 @@
-"""Megabytes a second on a healthy log with one failure in it, beside grep and drain3."""
+"""Megabytes a second of one core on a healthy log with one failure in it, beside grep and drain3.
+
+CPU seconds are what is compared: other programs on the machine stretch the wall clock. Reading the file
+counts (system time).
+"""
 
 from __future__ import annotations
 
@@ -48,18 +52,20 @@ def measure(path: Path, prefilter: str) -> dict[str, float | str]:
 
 
 def grep(path: Path) -> tuple[float, int, int]:
-    """Seconds of ``grep -c -E -f`` with the expressions that POSIX can express, and how many those are."""
+    """CPU seconds of ``grep -c -E -f`` with the expressions that POSIX can express, and how many those are."""
     sources = [e.source for e in load_rules().expressions if e.role in ("any", "before", "after")]
     usable = [text for text in map(_posix, sources) if text is not None]
     with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as patterns:
         patterns.write("\n".join(usable) + "\n")
         patterns.flush()
-        began = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         command = ["grep", "-c", "-a", "-E", "-f", patterns.name, str(path)]
         done = subprocess.run(command, capture_output=True, text=True, env={"LC_ALL": "C"}, check=False)
         if done.returncode == 2:
             raise RuntimeError(f"grep refused the expressions: {done.stderr.strip()}")
-        return time.perf_counter() - began, len(usable), len(sources)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        return cpu_s, len(usable), len(sources)
 
 
 def _posix(source: str) -> str | None:
@@ -72,7 +78,7 @@ def _posix(source: str) -> str | None:
 
 
 def drain(path: Path, megabytes: int) -> float | None:
-    """Seconds of drain3 for the first megabytes of a log; None where it is not installed."""
+    """CPU seconds of drain3 for the first megabytes of a log; None where it is not installed."""
     try:
         from drain3 import TemplateMiner
     except ImportError:
@@ -80,16 +86,16 @@ def drain(path: Path, megabytes: int) -> float | None:
     with path.open("rb") as handle:
         lines = handle.read(megabytes * 1_000_000).decode("utf-8", "replace").split("\n")
     miner = TemplateMiner()
-    began = time.perf_counter()
+    began = time.process_time()
     for line in lines:
         miner.add_log_message(line)
-    return time.perf_counter() - began
+    return time.process_time() - began
 
 
 if __name__ == "__main__":
     log, name = Path(sys.argv[1]), sys.argv[2]
-    start = time.perf_counter()
+    start, start_cpu = time.perf_counter(), time.process_time()
     verdict = classify({"engine": log}, prefilter=name)
-    elapsed_s = time.perf_counter() - start
+    elapsed_s, cpu_s = time.perf_counter() - start, time.process_time() - start_cpu
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"class": verdict.klass, "elapsed_s": elapsed_s, "peak_mb": peak_mb}))
+    print(json.dumps({"class": verdict.klass, "elapsed_s": elapsed_s, "cpu_s": cpu_s, "peak_mb": peak_mb}))
