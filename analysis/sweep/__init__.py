@@ -260,6 +260,8 @@ class _Run:
             "ANSIBLE_CALLBACK_PLUGINS": str(self.repository / "plugins" / "callback"),
             # ansible-runner would switch this off.
             "ANSIBLE_HOST_KEY_CHECKING": os.environ.get("ANSIBLE_HOST_KEY_CHECKING", "True"),
+            # Ansible's own scratch files go with our folder, also when it is killed.
+            "ANSIBLE_LOCAL_TEMP": str(self.private / "tmp"),
             # Relative results start here (roles/plan).
             "PWD": str(self.repository),
         }
@@ -329,7 +331,7 @@ class _Run:
         cells = [cell.status for cell in results.cell_records] if results else []
         done = sum(status != "pending" for status in cells)
         return [
-            f"{done} cells are finished",
+            "1 cell is finished" if done == 1 else f"{done} cells are finished",
             trouble or "the hosts are given back",
             f"results: {self.reader.plan.folder}",
         ]

@@ -147,6 +147,17 @@ class Finished(Event):
         return f"cells: {self.summary}"
 
 
+@dataclass(frozen=True)
+class Reported(Event):
+    """The report is written."""
+
+    page: str = ""
+    """path of the HTML page"""
+
+    def __str__(self) -> str:
+        return f"report: {self.page}"
+
+
 class Reader:
     """Turns Ansible's events into ours; keeps what later ones and the caller need."""
 
@@ -250,6 +261,11 @@ class Reader:
 
     def _specsweep_finish(self, _host: str, answer: Mapping[str, Any]) -> list[Event]:
         return [Finished(summary=answer["summary"])]
+
+    def _command(self, _host: str, answer: Mapping[str, Any]) -> list[Event]:
+        # The only command of the sweep's playbook is analysis.report, which ends with the page's path.
+        last = str(answer.get("stdout") or "").rstrip().rpartition("\n")[2]
+        return [Reported(page=last.removeprefix("Report: "))] if last.startswith("Report: ") else []
 
 
 def _action(data: Mapping[str, Any]) -> str:
