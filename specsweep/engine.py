@@ -487,6 +487,17 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in match[0].split(".")) if match else ()
 
 
+def version_question(profile: Profile, names: Mapping[str, Any]) -> dict[str, Any] | None:
+    """How a host is asked for the engine's version: whole commands first, then arguments of the engine's own."""
+    if profile.version is None:
+        return None
+    return {
+        "commands": [[str(fill(part, names)) for part in command] for command in profile.version.commands],
+        "arguments": profile.version.arguments,
+        "pattern": profile.version.pattern,
+    }
+
+
 def commands(profile: Profile, names: Mapping[str, Any]) -> list[list[str]]:
     """Candidate commands of the engine, in the order in which a host is searched for them."""
     return [[str(fill(part, names)) for part in command] for command in profile.commands]

@@ -20,7 +20,6 @@ _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Div: operator.truediv,
     ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
 }
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq,
@@ -53,7 +52,9 @@ def evaluate(text: str, names: Mapping[str, Any]) -> Any:
     """Value of an expression.  Raises ExpressionError for anything outside the small language."""
     try:
         return _value(_parse(text), names)
-    except (TypeError, ZeroDivisionError) as error:
+    except (TypeError, ValueError, ArithmeticError) as error:
+        if isinstance(error, ExpressionError):
+            raise
         raise ExpressionError(f"{text!r} has no value here: {error}") from error
 
 

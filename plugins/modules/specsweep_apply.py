@@ -7,6 +7,7 @@ import json
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.specsweep_agent import guard, host, procfs
@@ -27,6 +28,7 @@ options:
   port: {type: int, required: true, description: Port of the engine.}
   stop: {type: dict, required: true, description: What a good stop looks like.}
   gpu_memory_mib: {type: list, elements: int, description: GPU memory in use before the sweep.}
+  install: {type: bool, description: Without it the unit that runs is measured as it is.}
   disk_mib: {type: int, description: Free disk that a configuration needs.}
 author: specsweep
 """
@@ -46,6 +48,20 @@ def wait_for_port(port: int) -> dict | None:
     return None
 
 
+def adopt(module: AnsibleModule, service: Any, run: Path, was: dict) -> None:
+    """Make the folder of a measurement of what runs already; nothing is stopped or written to the unit."""
+    installed = service.installed_unit()
+    if was.get("ActiveState") != "active" or installed is None:
+        module.fail_json(
+            msg=f"{service.name} does not run on this host: start it with playbooks/deploy.yml", step="adopt"
+        )
+    if run.exists():
+        shutil.rmtree(str(run))
+    (run / "evidence").mkdir(parents=True)
+    written = service.unit_path.stat().st_mtime
+    module.exit_json(changed=True, written_unix_s=written, unit=installed, stopped={}, phases=[])
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
@@ -60,6 +76,7 @@ def main() -> None:
             "stop": {"type": "dict", "required": True},
             "gpu_memory_mib": {"type": "list", "elements": "int", "default": []},
             "disk_mib": {"type": "int", "default": 200},
+            "install": {"type": "bool", "default": True},
         }
     )
     given = module.params
@@ -71,11 +88,13 @@ def main() -> None:
         guard.renew(home, given["sweep_id"], given["lease_s"])
         was = service.properties()
         service.end(guard.CLIENT)
-        if was.get("ActiveState") in ("active", "activating", "deactivating"):
+        if given["install"] and was.get("ActiveState") in ("active", "activating", "deactivating"):
             service.stop(float(given["stop"]["timeout_s"]))
         stopped = service.properties()
     except (guard.Locked, ServiceError) as error:
         module.fail_json(msg=str(error), step="stop")
+    if not given["install"]:
+        adopt(module, service, run, was)
     phases.append({"name": "stop", "start_unix_s": began, "end_unix_s": time.time(), "detail": ""})
     result = {
         "changed": True,

@@ -19,7 +19,7 @@ options:
   commands: {type: list, elements: list, required: true, description: Candidates; the first that exists is taken.}
   environment: {type: dict, description: Environment of the engine.}
   help: {type: list, elements: str, description: Arguments that print the flags.}
-  version: {type: dict, description: Arguments and pattern that give the version.}
+  version: {type: dict, description: Commands, arguments and pattern that give the version.}
   paths: {type: dict, description: Name to path or id of model files.}
 author: specsweep
 """
@@ -102,9 +102,12 @@ def main() -> None:
         )
     version = None
     if given["version"]:
-        _, shown = ask([*command, *given["version"]["arguments"]], environment)
-        match = re.search(given["version"]["pattern"], shown)
-        version = match.group(1).strip() if match else None
+        for question in [*given["version"]["commands"], [*command, *given["version"]["arguments"]]]:
+            _, shown = ask(question, environment)
+            match = re.search(given["version"]["pattern"], shown)
+            if match:
+                version = match.group(1).strip()
+                break
     module.exit_json(
         changed=False,
         command=command,

@@ -20,7 +20,7 @@ description:
   - Takes the lock, notes what runs before the sweep, lays the agent on the host, starts the guard.
 options:
   home: {type: path, description: Folder of specsweep on the host; chosen by user when empty.}
-  agent: {type: dict, required: true, description: File name to text of the agent.}
+  files: {type: dict, required: true, description: Place in the folder to text of agent and engine files.}
   sweep_id: {type: str, required: true, description: Owner of the lock.}
   service: {type: str, required: true, description: Name of the unit.}
   replaces: {type: list, elements: str, description: Units that are stopped for the sweep and started after it.}
@@ -37,8 +37,8 @@ PROBE = (
 MODULES = ["aiohttp", "xllamacpp", "supervisor"]
 
 
-def lay_agent(folder: Path, files: dict) -> bool:
-    """Write the agent's files that differ; whether any did."""
+def lay(folder: Path, files: dict) -> bool:
+    """Write the files that differ; whether any did."""
     changed = False
     for name, text in files.items():
         path = folder / name
@@ -68,7 +68,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "home": {"type": "path", "default": ""},
-            "agent": {"type": "dict", "required": True},
+            "files": {"type": "dict", "required": True},
             "sweep_id": {"type": "str", "required": True},
             "service": {"type": "str", "required": True},
             "replaces": {"type": "list", "elements": "str", "default": []},
@@ -84,7 +84,7 @@ def main() -> None:
         home.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         module.fail_json(msg=f"{home}: expected a folder that can be written: {error.strerror}")
-    changed = lay_agent(home / "agent" / "specsweep_agent", given["agent"])
+    changed = lay(home, given["files"])
     python = given["engine_python"] or sys.executable
     try:
         lease = guard.acquire(home, given["sweep_id"], given["service"], given["replaces"], given["lease_s"])

@@ -25,7 +25,7 @@ class CollectStep(Step):
     """Collect on the host, fetch, settle.  Runs always; an unreachable host is waited for, then recorded."""
 
     needs = ("run", "service", "home")
-    takes = ("reconnect_timeout_s",)
+    takes = ("reconnect_timeout_s", "lease")
 
     def do(self, arguments: dict[str, Any]) -> dict[str, Any]:
         run = RunFolder(arguments["run"])
@@ -40,7 +40,7 @@ class CollectStep(Step):
                     {
                         "home": arguments["home"],
                         "sweep_id": run.configuration().sweep_id,
-                        "lease_s": LEASE_S,
+                        "lease_s": LEASE_S if arguments.get("lease", True) else 0,
                         "service": arguments["service"],
                         "run": state["remote"],
                         "invocation_id": state.get("invocation_id", ""),
@@ -105,6 +105,8 @@ def settle(
         ended_here = failed.get("reached") == f"c{cell.concurrency}"
         _measured(run, cell, profile, lag_limit_ms, ended_here)
     _restart_status(run, configuration, cells, state, properties, lost, failed)
+    if configuration.status == "ok":
+        _what_the_log_says_of_a_good_run(run, configuration, state, properties)
     for cell in cells:
         if cell.status in ("failed", "invalid") and cell.failure is None:
             cell.failure = _cell_failure(run, cell, properties)
@@ -215,6 +217,20 @@ def _restart_status(
         configuration.status = "ok"
         configuration.reason = ""
         configuration.remarks.append(f"after the measurement: {reason}")
+
+
+def _what_the_log_says_of_a_good_run(
+    run: RunFolder,
+    configuration: record.Configuration,
+    state: Mapping[str, Any],
+    properties: Mapping[str, str],
+) -> None:
+    """Warnings of a restart that went well: kept as its failure class, the status stays `ok`."""
+    found = outcome.look(run.evidence, _witnesses(configuration, state, properties, {}))
+    if found is not None:
+        configuration.failure = found
+        shown = found.evidence[0].text[:160] if found.evidence else found.advice
+        configuration.remarks.append(f"{found.klass} in the log of a run that went well: {shown}")
 
 
 def _sentence(reason: str, failure: record.Failure | None) -> str:
@@ -373,3 +389,16 @@ def write_skipped(folder: Path, sweep: record.Sweep) -> None:
                 reason=first["reason"], cells=[f"cells/c{item['concurrency']}.json" for item in items], **shared
             )
             run.save(configuration, cells)
+
+
+class UnsettledStep(Step):
+    """Restarts of this host that an interrupted sweep left without final records."""
+
+    needs = ("folder",)
+    takes = ("sweep",)
+
+    def do(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        results = Path(arguments["folder"])
+        wanted = str(arguments.get("sweep") or "*")
+        found = sorted(path.parent for path in results.glob(f"{wanted}/{self.host}/*/*/.state.json"))
+        return {"changed": False, "runs": [str(path) for path in found]}

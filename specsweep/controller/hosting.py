@@ -22,12 +22,14 @@ class HostStep(Step):
     takes = ("home", "replaces", "engine_python", "reconnect_timeout_s")
 
     def do(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        sweep = record.read(Path(arguments["sweep_folder"]) / "sweep.json", record.Sweep)
+        profile = engines.load(sweep.variables["engine"])
         sent = time.time()
         answer = self.call(
             "specsweep_host",
             {
                 "home": arguments.get("home") or "",
-                "agent": {path.name: path.read_text() for path in sorted(AGENT.glob("*.py"))},
+                "files": {**agent_files(), **engine_files(profile)},
                 "sweep_id": arguments["sweep_id"],
                 "service": arguments["service"],
                 "replaces": arguments.get("replaces") or [],
@@ -63,6 +65,20 @@ class HostStep(Step):
         return {"changed": answer["changed"], "home": answer["home"], "python": python, "facts": facts}
 
 
+def agent_files() -> dict[str, str]:
+    """The agent's files, by their place in the host's folder."""
+    return {f"agent/specsweep_agent/{path.name}": path.read_text() for path in sorted(AGENT.glob("*.py"))}
+
+
+def engine_files(profile: engines.Profile) -> dict[str, str]:
+    """Files that a profile needs on the host, by their place there."""
+    if profile.files is None:
+        return {}
+    folder = engines.ENGINES / profile.files
+    found = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {f"files/{profile.files}/{path.relative_to(folder)}": path.read_text() for path in found}
+
+
 class EngineStep(Step):
     """Find the engine's command, version and flags, and the identity of model and drafter."""
 
@@ -86,9 +102,7 @@ class EngineStep(Step):
                 "commands": commands,
                 "environment": environment,
                 "help": profile.help,
-                "version": {"arguments": profile.version.arguments, "pattern": profile.version.pattern}
-                if profile.version
-                else None,
+                "version": engines.version_question(profile, place),
                 "paths": {"model": model, "drafter": drafter},
             },
         )
@@ -139,11 +153,15 @@ class GiveUpStep(Step):
 class RestoreStep(Step):
     """Start what ran before the sweep, drop the lock."""
 
-    takes = ("home", "sweep_id", "reconnect_timeout_s")
+    takes = ("home", "sweep_id", "keep", "reconnect_timeout_s")
 
     def do(self, arguments: dict[str, Any]) -> dict[str, Any]:
         return self.call(
             "specsweep_restore",
-            {"home": arguments.get("home") or "", "sweep_id": arguments.get("sweep_id") or ""},
+            {
+                "home": arguments.get("home") or "",
+                "sweep_id": arguments.get("sweep_id") or "",
+                "keep": arguments.get("keep", False),
+            },
             tries_s=float(arguments.get("reconnect_timeout_s") or 0),
         )

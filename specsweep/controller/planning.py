@@ -21,7 +21,7 @@ from specsweep.variables import BY_NAME, VariableError, misspelt, normalise
 class PlanStep(Step):
     """Returns the sweep's id and folder, the plan as text, and one item a restart for the play's loop."""
 
-    takes = ("folder",)
+    takes = ("folder", "only")
 
     def do(self, arguments: dict[str, Any]) -> dict[str, Any]:
         extra = dict(load_extra_vars(self._loader))
@@ -29,8 +29,15 @@ class PlanStep(Step):
         if complaint:
             raise VariableError(complaint)
         given = {name: self._templar.template(self.variables[name]) for name in BY_NAME if name in self.variables}
+        if arguments.get("only"):
+            given = {"baseline": False, "anchors": False, **given}
         variables = normalise(plain(given), raw_params=str(extra.get("_raw_params", "")))
         plan = plans.make(variables)
+        if arguments.get("only") and len(plan.restarts) != 1:
+            labels = ", ".join(item.label for item in plan.configurations)
+            raise StepFailed(
+                f"budgets: expected values that make one configuration, such as budgets=16; they make {labels}"
+            )
         hosts = plain(self.variables["ansible_play_hosts_all"])
         results = Path(variables["sweep_results"])
         if not results.is_absolute():

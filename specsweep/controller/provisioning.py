@@ -50,7 +50,9 @@ class ProvisionStep(Step):
             else:
                 changed |= self._send(local, arguments["home"], unpack=False)
                 model = f"{arguments['home']}/models/{local.name}"
-        if not model and not profile.replay:
+        if not model and profile.replay:
+            model = "replay-model"
+        if not model:
             raise StepFailed(f"model: expected a path or model id for the engine {profile.name}; it is not set")
         return {"changed": changed, "installed": missing, "model": model}
 

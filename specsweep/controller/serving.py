@@ -19,7 +19,7 @@ class RenderStep(Step):
     """Make the restart's records (pending) and render its command line; touches no host."""
 
     needs = ("sweep_folder", "position", "address", "port")
-    takes = ("environment",)
+    takes = ("environment", "names")
 
     def do(self, arguments: dict[str, Any]) -> dict[str, Any]:
         folder = Path(arguments["sweep_folder"])
@@ -36,7 +36,7 @@ class RenderStep(Step):
             budget=configuration.budget,
             topk=configuration.topk,
             settings=configuration.settings,
-            place=place(sweep, host, arguments),
+            place=place(profile, sweep, host, arguments),
         )
         flags = set(host.facts["flags"])
         rendered = engines.render(profile, configuration.method, configuration.settings, names, flags)
@@ -64,7 +64,9 @@ class RenderStep(Step):
         }
 
 
-def place(sweep: record.Sweep, host: record.Host, arguments: dict[str, Any]) -> dict[str, Any]:
+def place(
+    profile: engines.Profile, sweep: record.Sweep, host: record.Host, arguments: dict[str, Any]
+) -> dict[str, Any]:
     """Names of a profile's templates that belong to this host and sweep, not to the configuration."""
     return {
         "model": host.facts["model"],
@@ -76,6 +78,8 @@ def place(sweep: record.Sweep, host: record.Host, arguments: dict[str, Any]) -> 
         "concurrency_max": max(sweep.variables["concurrencies"]),
         "output_tokens": sweep.variables["output_tokens"],
         "seed": sweep.variables["seed"],
+        "files": f"{host.facts['home']}/files/{profile.files}" if profile.files else None,
+        **(arguments.get("names") or {}),
     }
 
 
@@ -87,7 +91,7 @@ class ApplyStep(Step):
     """Stop what runs, verify and install the unit."""
 
     needs = ("run", "unit", "service", "home")
-    takes = ("reconnect_timeout_s", "disk_mib")
+    takes = ("reconnect_timeout_s", "disk_mib", "install")
 
     def do(self, arguments: dict[str, Any]) -> dict[str, Any]:
         run = RunFolder(arguments["run"])
@@ -130,6 +134,7 @@ class ApplyStep(Step):
                     "stop": state["stop"],
                     "gpu_memory_mib": host.facts["gpu_memory_before_mib"],
                     "disk_mib": int(arguments.get("disk_mib") or 200),
+                    "install": arguments.get("install", True),
                 },
                 tries_s=float(arguments.get("reconnect_timeout_s") or 0),
             )

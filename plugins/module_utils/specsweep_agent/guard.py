@@ -63,7 +63,9 @@ def acquire(home: Path, sweep_id: str, service_name: str, replaces: list[str], s
 
 
 def renew(home: Path, sweep_id: str, seconds: float) -> None:
-    """Keep the lease alive for at least so long.  Raises Locked when it is no longer ours."""
+    """Keep the lease alive for at least so long (0: whoever holds it).  Raises Locked when it is not ours."""
+    if seconds <= 0:
+        return
     lease = read_lease(home)
     if lease is None or lease["sweep_id"] != sweep_id:
         owner = "sweep {}".format(lease["sweep_id"]) if lease else "nobody: the guard gave the host back"
@@ -122,6 +124,15 @@ def restore(home: Path) -> dict[str, Any]:
 
 def _unit(name: str, home: Path) -> Systemd:
     return Systemd(name.removesuffix(".service"), home)
+
+
+def release(home: Path) -> dict[str, Any]:
+    """Drop the lock and leave the engine running: a deployment, not a sweep."""
+    lease = read_lease(home)
+    if lease is None:
+        return {"restored": False, "reason": "no sweep holds this host"}
+    _lease(home).replace(home / "lease.last.json")
+    return {"restored": True, "sweep_id": lease["sweep_id"], "started": [], "kept": lease["service"]}
 
 
 def stop_replaced(home: Path, lease: dict[str, Any]) -> None:
