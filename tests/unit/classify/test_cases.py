@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from types import ModuleType
@@ -10,6 +11,8 @@ import pytest
 
 from analysis.classify import classify, classify_files
 from analysis.classify.rules import load_rules
+
+LOGS = Path(__file__).parents[3] / "tests" / "data" / "failures"
 
 
 def test_cases_exact_at_least_97_percent_and_family_99_and_no_false_alarm(variants: ModuleType) -> None:
@@ -21,6 +24,17 @@ def test_cases_exact_at_least_97_percent_and_family_99_and_no_false_alarm(varian
     assert exact / len(cases) >= 0.97
     assert family / len(cases) >= 0.99
     assert [case.id for case in cases if case.negative and found[case.id] != "none"] == []
+
+
+def test_rewordings_keep_their_class() -> None:
+    rows = [json.loads(line) for line in (LOGS / "rewordings.jsonl").read_text(encoding="utf-8").splitlines()]
+    wrong = [
+        (row["klass"], found, row["log"][:80])
+        for row in rows
+        if (found := classify({"log": row["log"].encode()}).klass) != row["klass"]
+    ]
+    assert len(rows) > 200
+    assert wrong == []
 
 
 REAL = {
