@@ -9,7 +9,7 @@ from pathlib import Path
 
 from analysis.classify.engines import engine_of
 from analysis.classify.figures import equal_numbers
-from analysis.classify.findings import Finding, LogFindings, find
+from analysis.classify.findings import Finding, LogFindings, find, task_passed_over
 from analysis.classify.fingerprint import fingerprint
 from analysis.classify.pointer import best_pointer
 from analysis.classify.precedence import Lost, Ruling, rule_on
@@ -181,6 +181,7 @@ def _signs(kind: str, read: Sequence[LogFindings], ruling: Ruling, *, stopped_by
             after_stop = log.stop_line is not None and line.line >= abs(log.stop_line)
             ended = stopped_by_us and _END.search(line.text)
             passed = kind == "trace" and (log.scan.last_work > line.line or ruling.recovered)
+            passed = passed or task_passed_over(log, line.line, line.text)
             if not (after_stop or ended or passed):
                 signs.append(line)
     return signs

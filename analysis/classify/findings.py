@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from analysis.classify.acceptance import useless_draft
 from analysis.classify.anchors import spaces_match_wraps
@@ -20,6 +20,7 @@ SHOWN_CHARACTERS = 1_000
 OWN_PHASE = {"deploy", "unit_start", "readiness", "benchmark_client", "shutdown"}
 _AT_WORK = re.compile(r'(?:Decode|Prefill) batch|HTTP/1\.1" 200|Avg generation throughput')
 NEARBY_CHARACTERS = 3_000
+_TASK_ERROR = re.compile(r"fatal: \[|FAILED! =>|UNREACHABLE! =>|\[ERROR\]: Task failed")
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,25 @@ def find(source: str, scan: Scan, rules: Ruleset) -> LogFindings:
         result.findings.extend(_findings_of(rule, by_role, phases, source, scan, sign))
     if line := useless_draft(scan.acceptance):
         result.findings.append(_zero_acceptance(rules.rules["serve.spec.zero_acceptance"], source, line))
+    result.findings = [_with_task_outcome(finding, result) for finding in result.findings]
     result.findings.sort(key=lambda finding: finding.order)
     return result
+
+
+def task_passed_over(result: LogFindings, line: int, text: str) -> bool:
+    """Whether an Ansible error was ignored or rescued: by the task, or as the whole run's recap says (P11)."""
+    if not _TASK_ERROR.search(text):
+        return False
+    ignored = any(sign.line == line for sign in result.signs.get("ignored", []))
+    clean = "recap_clean" in result.signs and "recap_failed" not in result.signs
+    return ignored or clean
+
+
+def _with_task_outcome(finding: Finding, result: LogFindings) -> Finding:
+    shown = finding.evidence[0].text if finding.evidence else ""
+    if finding.recovered or not task_passed_over(result, finding.line, shown):
+        return finding
+    return replace(finding, recovered=True)
 
 
 def _stamps(scan: Scan, prepared: list[tuple[Window, list[PreparedLine]]]) -> list[float]:

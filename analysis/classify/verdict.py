@@ -72,6 +72,8 @@ class Verdict:
         return self.klass != NONE and self.tier != 4 and self.outcome == TERMINAL
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON form; the id is under ``class``."""
+        """Plain JSON form; ids are under ``class``."""
         plain = asdict(self)
+        for entry in (*plain["alternatives"], *plain["notes"]):
+            entry["class"] = entry.pop("klass")
         return {"class": plain.pop("klass"), **plain}

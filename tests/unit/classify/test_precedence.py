@@ -196,6 +196,30 @@ def test_p11_an_error_with_later_progress_is_a_note() -> None:
     assert of(retry, "ok: [gpu1]").klass == "none"
 
 
+FATAL = 'fatal: [gpu1]: FAILED! => {"msg": "Missing sudo password"}'
+RECAP = "PLAY RECAP ****\ngpu1 : ok=3 changed=1 unreachable=0 failed={} skipped=0 rescued={} ignored=0"
+
+
+@pytest.mark.parametrize(
+    ("lines", "klass"),
+    [
+        ([FATAL, RECAP.format(1, 0)], "deploy.become_password"),
+        ([FATAL], "deploy.become_password"),
+        ([FATAL, RECAP.format(0, 1)], "none"),
+        ([FATAL, "...ignoring"], "none"),
+        (['fatal: [gpu1]: FAILED! => {"msg": "never seen"}', "...ignoring"], "none"),
+        (['fatal: [gpu1]: FAILED! => {"msg": "never seen"}', RECAP.format(1, 0)], "unknown"),
+    ],
+)
+def test_p11_ansible_errors_that_were_ignored_or_rescued(lines: list[str], klass: str) -> None:
+    assert of(*lines).klass == klass
+
+
+def test_p11_a_hidden_nested_ssh_is_not_passed_over_by_a_clean_recap() -> None:
+    hidden = 'changed: [gpu1] => {"rc": 0, "stderr": "ssh: connect to host 127.0.0.1 port 22: Connection refused"}'
+    assert of(hidden, RECAP.format(0, 0)).klass == "deploy.not_applied.nested_ssh"
+
+
 def test_p12_info_three_times_is_a_hang_and_once_is_not() -> None:
     line = "(EngineCore pid=7) INFO 05-30 18:{:02}:16 [shm_broadcast.py:698] No available shared memory broadcast block found in 60 seconds."
     assert of(line.format(1), line.format(2)).klass == "none"
