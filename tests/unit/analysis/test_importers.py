@@ -266,6 +266,39 @@ def test_guidellm_takes_the_successful_population():
     assert len(set(data.cells["prompts"])) == 2, "two request rates are two load points"
 
 
+def test_guidellm_leaves_errored_requests_out(tmp_path):
+    report = json.loads((DATA / "guidellm" / "report_v2.json").read_text())
+    metrics = report["benchmarks"][0]["metrics"]
+    metrics["request_totals"] = {"successful": 2, "errored": 1, "incomplete": 1, "total": 4}
+    metrics["output_token_count"]["total"]["total_sum"] = 1000.0
+    metrics["inter_token_latency_ms"]["total"]["median"] = 77.0
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(report))
+    row = load(path).cells.set_index("prompts").loc["not recorded, constant 2.0"]
+    assert (row["status"], row["reason"]) == ("invalid", "1 of 3 requests failed")
+    assert row["output_tokens_total"] == 16
+    assert row["tpot_ms_median"] < 10
+    assert "1 requests were cut off at the end and are left out" in row["remarks"]
+
+
+@pytest.mark.parametrize(
+    ("path", "changes"),
+    [
+        ("sglang_0.5.17/ar_c1.jsonl", {"completed": 0, "output_throughput": 0.0}),
+        ("inferencex/glm5_fp8_vllm_tp8_isl1024_osl128_conc8.json", {"completed": 0, "output_throughput": 0.0}),
+        ("aiperf_made_up/good/profile_export_aiperf.json", {"request_count": {"unit": "requests", "avg": 0.0}}),
+        ("vllm_made_up/plain.json", {"completed": 0}),
+    ],
+)
+def test_nothing_completed_is_a_failure_in_every_format(path, changes, tmp_path):
+    row = json.loads((DATA / path).read_text())
+    copy = tmp_path / "run.json"
+    copy.write_text(json.dumps({**row, **changes}))
+    cell = load(copy).cells.iloc[0]
+    assert (cell["status"], cell["failure_class"]) == ("failed", "bench.all_requests_failed")
+    assert math.isnan(cell["system_tok_s"])
+
+
 def test_aiperf_counts_errors():
     good = load(DATA / "aiperf_made_up" / "good" / "profile_export_aiperf.json").cells.iloc[0]
     assert (good["status"], good["concurrency"], good["system_tok_s"]) == ("ok", 4, 384.0)

@@ -158,6 +158,15 @@ def test_a_replay_never_gets_a_verdict():
     assert not verdicts.winners(frame, data)["standing"].isin(["better", "confirmed", "not yet confirmed"]).any()
 
 
+def test_a_replayed_number_enters_nothing():
+    """Rehearsed cells beside measured ones change no number of the measured ones."""
+    cells = restarts([100.0, 101.0], budget=0) + restarts([150.0, 151.0], budget=8)
+    replayed = [cell(budget=8, repeat=3, tok_s=900.0, origin="replay", al=9.0)]
+    alone, beside = results(cells), results(cells + replayed)
+    assert only(verdicts.verdicts(beside), budget=8)["value"] == only(verdicts.verdicts(alone), budget=8)["value"]
+    assert verdicts.noise_floor(beside).equals(verdicts.noise_floor(alone))
+
+
 def test_failed_invalid_and_pending_keep_their_rows():
     failure = record.Failure(klass="cuda.oom")
     cells = restarts([100.0, 100.0], budget=0)
