@@ -47,6 +47,19 @@ MOST_EXCEPTIONS = 0.1
 _PLACE = ("host", "engine", "engine_version", "model", "method", "topk")
 
 
+_LOOKED_AT = (
+    "status",
+    "failure_class",
+    "reached",
+    "max_running",
+    "verify_width",
+    "concurrency",
+    "running",
+    "graph_batch",
+    "kv_tokens",
+)
+
+
 @dataclass(frozen=True)
 class Point:
     """Where on one quantity a configuration (or a cell of it) lies."""
@@ -187,7 +200,11 @@ def _prepare(cells: pd.DataFrame) -> pd.DataFrame:
     rows["kv_tokens"] = prompt.replace([math.inf], math.nan).median() + output + rows["verify_width"]
     if "reached" not in rows:
         rows["reached"] = True
-    return rows
+    for column in (*_PLACE, "budget"):
+        if column not in rows:
+            rows[column] = nothing
+    # What a rule looks at: hundreds of other columns would be copied again and again.
+    return rows[[*_PLACE, "budget", *_LOOKED_AT]].drop_duplicates()
 
 
 def _points(rows: pd.DataFrame, klass: str, quantity: _Quantity) -> list[Point]:

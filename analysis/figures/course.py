@@ -67,9 +67,14 @@ def drift(cells: pd.DataFrame, ax: Axes | None = None, noise_floor: float | None
     return ax
 
 
+MOST_MARKERS = 1500
+
+
 def _scatter(cells: pd.DataFrame, ax: Axes, column: str) -> None:
     rows = cells.dropna(subset=[column, "window_start_unix_s"])
     rows = rows.assign(minute=_minutes(rows))
+    # Thousands of markers make a page of megabytes: an image of them does as well.
+    raster = len(rows) > MOST_MARKERS
     for index, (concurrency, line) in enumerate(panels.groups(rows, "concurrency")):
         how = style.series(index)
         good, void = line[line["status"].eq("ok")], line[line["status"].eq("invalid")]
@@ -80,6 +85,7 @@ def _scatter(cells: pd.DataFrame, ax: Axes, column: str) -> None:
             marker=how.marker,
             linestyle="none",
             label=f"{concurrency:.0f}",
+            rasterized=raster,
         )
         ax.plot(
             void["minute"],

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import datetime
+import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -291,53 +293,77 @@ def _notices(cells: pd.DataFrame) -> list[str]:
 
 def table(cells: pd.DataFrame, frame: pd.DataFrame) -> list[Row]:
     """One row per variant, budget and concurrency; anchors are left out."""
-    keys = ["sweep_id", "host", "configuration_id", "concurrency"]
-    judged = {tuple(row[key] for key in keys): row for row in panels.rows(frame)}
+    judged = {tuple(row[key] for key in _JUDGED_BY): row for row in panels.rows(frame)}
     found: list[Row] = []
     for panel in panels.panels(cells):
-        speculative = panel.cells[~panels.is_baseline(panel.cells)]
+        # Plain rows from here on: thousands of small frames would take seconds.
+        groups: dict[tuple[int, int], list[dict[str, Any]]] = {}
+        for row in panels.rows(panel.cells[list(_OF_A_ROW)]):
+            groups.setdefault((int(row["budget"]), int(row["concurrency"])), []).append(row)
         # A panel without a number needs no baseline to compare it with.
-        alone = len(speculative) and not len(panels.measured(speculative))
-        shown = speculative if alone else panel.cells
-        for (budget, concurrency), rows in panels.groups(shown, ["budget", "concurrency"]):
-            first = rows.iloc[0]
-            verdict = judged.get(tuple(first[key] for key in keys), {})
-            found.append(_row(panel.title, budget, concurrency, rows, verdict))
+        alone = not any(row["status"] == "ok" and not _is_baseline(row) for rows in groups.values() for row in rows)
+        for key in sorted(groups):
+            rows = groups[key]
+            if alone and len(groups) > 1 and _is_baseline(rows[0]):
+                continue
+            verdict = judged.get(tuple(rows[0][name] for name in _JUDGED_BY), {})
+            found.append(_row(panel.title, rows, verdict))
     return found
+
+
+_JUDGED_BY = ("sweep_id", "host", "configuration_id", "concurrency")
+_OF_A_ROW = (
+    *_JUDGED_BY,
+    "method",
+    "budget",
+    "baseline",
+    "repeat",
+    "origin",
+    "status",
+    "reason",
+    "failure_class",
+    "system_tok_s",
+    "per_user_tok_s",
+    "al",
+    "step_time_ms",
+    "ttft_ms_median",
+)
+
+
+def _is_baseline(row: dict[str, Any]) -> bool:
+    return bool(row["baseline"]) or row["method"] == "none"
 
 
 def _number(value: Any) -> float | None:
     return None if words.missing(value) else float(value)
 
 
-def _row(variant: str, budget: int, concurrency: int, rows: pd.DataFrame, verdict: dict[str, Any]) -> Row:
-    counts = rows["status"].value_counts()
+def _row(variant: str, rows: list[dict[str, Any]], verdict: dict[str, Any]) -> Row:
+    counts = collections.Counter(row["status"] for row in rows)
     order = ("failed", "not_applied", "invalid", "pending", "skipped", "ok")
-    worst = next(status for status in order if status in counts)
+    worst = next(status for status in order if counts[status])
     status = STATUS_WORDS.get(worst, worst)
     if worst != "ok" and counts[worst] < len(rows):
         status = f"{status} {counts[worst]} of {len(rows)}"
     detail = ""
-    if worst == "failed":
-        failed = rows[rows["status"].eq("failed")]
-        detail = words.listed(_distinct(failed["failure_class"]), 2)
-    elif worst != "ok":
-        detail = words.listed(_distinct(rows.loc[rows["status"].eq(worst), "reason"]), 1)
-    good = panels.measured(rows)
+    if worst != "ok":
+        column = "failure_class" if worst == "failed" else "reason"
+        detail = words.listed(_distinct(row[column] for row in rows if row["status"] == worst), 2)
+    good = [row for row in rows if row["status"] == "ok"]
 
     def median(column: str) -> float | None:
-        values = good[column].dropna()
-        return float(values.median()) if len(values) else None
+        values = [row[column] for row in good if not words.missing(row[column])]
+        return float(statistics.median(values)) if values else None
 
     said = str(verdict.get("verdict", ""))
     return Row(
         variant=variant,
-        budget=int(budget),
-        concurrency=int(concurrency),
-        baseline=bool(panels.is_baseline(rows).any()),
+        budget=int(rows[0]["budget"]),
+        concurrency=int(rows[0]["concurrency"]),
+        baseline=any(_is_baseline(row) for row in rows),
         status=status,
         detail=detail,
-        restarts=int(good["repeat"].nunique()),
+        restarts=len({row["repeat"] for row in good}),
         system_tok_s=median("system_tok_s"),
         per_user_tok_s=median("per_user_tok_s"),
         al=median("al"),
@@ -348,7 +374,7 @@ def _row(variant: str, budget: int, concurrency: int, rows: pd.DataFrame, verdic
         high=_number(verdict.get("high")),
         verdict="" if said in STATUSES else said,
         sentence=str(verdict.get("sentence", "")),
-        replay=panels.replayed(rows),
+        replay=any(row["origin"] == "replay" for row in rows),
     )
 
 

@@ -19,8 +19,11 @@ from analysis.figures import maps, panels, style, tradeoff
 from analysis.report import svg
 from analysis.results import Results
 
-#: Most small multiples in one picture.
-MOST_PANELS = 9
+#: Most small multiples in one picture, and most of maps with many columns.
+MOST_PANELS = 6
+MOST_WIDE_MAPS = 3
+#: Width that small multiples share, in inches.
+WIDEST_IN = 12.0
 
 
 #: Every picture that a report can have.
@@ -136,12 +139,13 @@ def _multiples(
     width_in: float = 3.7,
     height_in: float = 3.1,
     alone: tuple[float, float] = (7.4, 3.9),
+    most: int = MOST_PANELS,
 ) -> Picture | None:
-    """One set of axes a part, up to MOST_PANELS, with one legend and the notes once."""
+    """One set of axes a part, up to `most`, with one legend and the notes once."""
     if not parts:
         return None
-    shown = parts[:MOST_PANELS]
-    columns = min(len(shown), 3 if width_in < 4 else 2)
+    shown = parts[:most]
+    columns = max(1, min(len(shown), 3, int(WIDEST_IN // width_in)))
     lines = math.ceil(len(shown) / columns)
     with mpl.rc_context(fname=style.STYLE_FILE):
         size = alone if len(shown) == 1 else (width_in * columns + 1.2, height_in * lines + 0.5)
@@ -254,9 +258,7 @@ def _speedups(verdicts: pd.DataFrame, found: list[panels.Panel]) -> Picture | No
         rows = _rows_of_panel(verdicts, panel)
         if (rows["ratio"].notna() & rows["budget"].ne(0)).any():
             parts.append(Part(panel.title, rows))
-    most = max((part.rows["budget"].nunique() for part in parts), default=1)
-    levels = max((part.rows["concurrency"].nunique() for part in parts), default=1)
-    width, height = max(3.7, 1.0 * most), max(2.2, 0.55 * levels + 1.0)
+    width, height, most = _map_size(parts)
     return _multiples(
         "speedup_map",
         "Speed-up over the baseline",
@@ -265,8 +267,18 @@ def _speedups(verdicts: pd.DataFrame, found: list[panels.Panel]) -> Picture | No
         lambda rows, ax, _: figures.speedup_map(rows, ax=ax),
         width_in=width,
         height_in=height,
-        alone=(min(12.0, 1.15 * most + 2.2), height + 0.9),
+        alone=(width + 1.0, height + 0.9),
+        most=most,
     )
+
+
+def _map_size(parts: list[Part]) -> tuple[float, float, int]:
+    """Width and height of one map in inches, and how many of them a picture holds."""
+    columns = max((part.rows["budget"].nunique() for part in parts), default=1)
+    levels = max((part.rows["concurrency"].nunique() for part in parts), default=1)
+    many = columns > maps.MOST_WORDY
+    width = min(0.42 * columns + 1.0, WIDEST_IN - 1.5) if many else max(3.7, 1.15 * columns + 0.6)
+    return width, max(2.4, (0.36 if many else 0.62) * levels + 1.0), MOST_WIDE_MAPS if many else MOST_PANELS
 
 
 def _pareto(parts: list[Part]) -> Picture | None:
@@ -290,9 +302,7 @@ def _failure_map(parts: list[Part]) -> Picture | None:
     if not interesting:
         return None
     families = maps.failure_families(pd.concat([part.rows for part in interesting]))
-    most = max(part.rows["budget"].nunique() for part in interesting)
-    levels = max(part.rows["concurrency"].nunique() for part in interesting)
-    width, height = max(3.7, 1.15 * most + 0.6), max(2.4, 0.62 * levels + 1.0)
+    width, height, most = _map_size(interesting)
     return _multiples(
         "failure_map",
         "What ran and what failed",
@@ -301,7 +311,8 @@ def _failure_map(parts: list[Part]) -> Picture | None:
         lambda rows, ax, _: figures.failure_map(rows, ax=ax, families=families),
         width_in=width,
         height_in=height,
-        alone=(min(13.0, width + 2.4), height + 0.9),
+        alone=(width + 2.0, height + 0.9),
+        most=most,
     )
 
 
