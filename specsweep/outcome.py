@@ -49,6 +49,27 @@ def from_step(step: str, message: str) -> Failure | None:
     )
 
 
+def from_attestation(attestation: Attestation | None, reason: str) -> Failure | None:
+    """The failure where another process or an older definition runs; None where the engine's log must tell."""
+    if attestation is None:
+        return None
+    against = [item for item in attestation.witnesses if item.verdict in ("not_applied", "wrong_process")]
+    names = {item.name for item in against}
+    if not names & {"unit", "command_line", "environment", "start_time", "port_owner"}:
+        return None
+    reload = any("not reloaded" in item.detail for item in against)
+    klass = "unit.daemon_reload_needed" if reload else "deploy.not_applied.stale_process"
+    return Failure(
+        klass=klass,
+        tier=1,
+        phase="deploy",
+        evidence=[Line(source="task", line=1, text=reason)],
+        fingerprint=klass,
+        advice=advice_of(klass),
+        retry="after",
+    )
+
+
 def advice_of(klass: str) -> str:
     """The advice of a class, from the classifier's rules."""
     rule = load_rules().rules.get(klass)

@@ -16,6 +16,7 @@ short_description: Start what ran before the sweep
 options:
   home: {type: path, description: Folder of specsweep on the host.}
   keep: {type: bool, description: Drop the lock and leave the engine running.}
+  deployed: {type: bool, description: End a deployment too, where no sweep holds the host.}
   sweep_id: {type: str, description: Only if this sweep holds the host; any when empty.}
 author: specsweep
 """
@@ -27,6 +28,7 @@ def main() -> None:
             "home": {"type": "path", "default": ""},
             "sweep_id": {"type": "str", "default": ""},
             "keep": {"type": "bool", "default": False},
+            "deployed": {"type": "bool", "default": False},
         }
     )
     default = Path("/var/lib/specsweep") if os.geteuid() == 0 else Path.home() / ".local/share/specsweep"
@@ -36,7 +38,7 @@ def main() -> None:
     if lease and wanted and lease["sweep_id"] != wanted:
         module.exit_json(changed=False, restored=False, reason="sweep {} holds this host".format(lease["sweep_id"]))
     try:
-        told = guard.release(home) if module.params["keep"] else guard.restore(home)
+        told = guard.release(home) if module.params["keep"] else guard.restore(home, module.params["deployed"])
     except ServiceError as error:
         module.fail_json(msg=f"the host could not be given back: {error}")
     module.exit_json(changed=told["restored"], **told)

@@ -200,6 +200,8 @@ def _restart_status(
     if step == "lost" or (lost and not failed):
         failure = outcome.from_step("lost", reason)
     failure = failure or outcome.from_step(step, reason)
+    if failure is None and status == "not_applied":
+        failure = outcome.from_attestation(configuration.attestation, reason)
     if failure is None:
         failure = outcome.look(run.evidence, _witnesses(configuration, state, properties, failed))
     if failure is None and status == "failed":

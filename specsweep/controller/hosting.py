@@ -153,7 +153,7 @@ class GiveUpStep(Step):
 class RestoreStep(Step):
     """Start what ran before the sweep, drop the lock."""
 
-    takes = ("home", "sweep_id", "keep", "reconnect_timeout_s")
+    takes = ("home", "sweep_id", "keep", "deployed", "reconnect_timeout_s")
 
     def do(self, arguments: dict[str, Any]) -> dict[str, Any]:
         return self.call(
@@ -162,6 +162,7 @@ class RestoreStep(Step):
                 "home": arguments.get("home") or "",
                 "sweep_id": arguments.get("sweep_id") or "",
                 "keep": arguments.get("keep", False),
+                "deployed": arguments.get("deployed", False),
             },
             tries_s=float(arguments.get("reconnect_timeout_s") or 0),
         )

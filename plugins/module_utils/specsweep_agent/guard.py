@@ -20,6 +20,8 @@ from .service import Systemd, atomic_write, manager
 
 CLIENT = "specsweep-load"
 GUARD = "specsweep-guard"
+#: What a deployment keeps of its lease, so that it can be ended.
+DEPLOYED = "deployed.json"
 
 
 class Locked(Exception):
@@ -31,8 +33,12 @@ def _lease(home: Path) -> Path:
 
 
 def read_lease(home: Path) -> dict[str, Any] | None:
+    return _read(_lease(home))
+
+
+def _read(path: Path) -> dict[str, Any] | None:
     try:
-        return json.loads(_lease(home).read_text())
+        return json.loads(path.read_text())
     except (OSError, ValueError):
         return None
 
@@ -93,9 +99,14 @@ def snapshot(home: Path, service_name: str, replaces: list[str]) -> dict[str, An
     return before
 
 
-def restore(home: Path) -> dict[str, Any]:
-    """End engine and load client, put back what ran before, drop the lock.  Safe to call twice."""
+def restore(home: Path, deployed: bool = False) -> dict[str, Any]:
+    """End engine and load client, put back what ran before, drop the lock.  Safe to call twice.
+
+    With `deployed` a deployment is ended too, where no sweep holds the host.
+    """
     lease = read_lease(home)
+    if lease is None and deployed:
+        lease = _read(home / DEPLOYED)
     if lease is None:
         return {"restored": False, "reason": "no sweep holds this host"}
     service = manager(lease["service"], home)
@@ -118,7 +129,8 @@ def restore(home: Path) -> dict[str, Any]:
     for name in before["replaced"]:
         _unit(name, home).restart()
         told.append(name)
-    _lease(home).replace(home / "lease.last.json")
+    kept = _lease(home) if _lease(home).exists() else home / DEPLOYED
+    kept.replace(home / "lease.last.json")
     return {"restored": True, "sweep_id": lease["sweep_id"], "started": told}
 
 
@@ -131,7 +143,7 @@ def release(home: Path) -> dict[str, Any]:
     lease = read_lease(home)
     if lease is None:
         return {"restored": False, "reason": "no sweep holds this host"}
-    _lease(home).replace(home / "lease.last.json")
+    _lease(home).replace(home / DEPLOYED)
     return {"restored": True, "sweep_id": lease["sweep_id"], "started": [], "kept": lease["service"]}
 
 
