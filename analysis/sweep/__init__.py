@@ -11,14 +11,16 @@ in the package).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -101,7 +103,8 @@ def run_sweep(
             repository=place,
             private=Path(private),
             inventories=inventories,
-            limit=limit,
+            # The sweep is closed on localhost, which --limit would leave out.
+            limit=f"{limit},localhost" if limit else None,
             on_event=on_event or show,
             cancel=asked,
         )
@@ -212,6 +215,20 @@ def _playbook_command() -> str:
 # The run
 
 
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ctrl-C has no effect: what gives a host back must not be broken off half-way, however often it is pressed."""
+    if threading.current_thread() is not threading.main_thread():
+        # Only the main thread is ever interrupted.
+        yield
+        return
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before if before is not None else signal.default_int_handler)
+
+
 @dataclass
 class _Run:
     playbook: str
@@ -301,7 +318,8 @@ class _Run:
             except BaseException as error:
                 self.broken_by = error
         if self.cancelled or self.broken_by is not None:
-            processes.end(self.private.name)
+            with _undisturbed():
+                processes.end(self.private.name)
             return True
         return False
 
@@ -309,21 +327,21 @@ class _Run:
 
     def _early_end(self, rc: int | None) -> Results:
         """The playbook did not come to its end: leave nothing behind, then say so."""
-        trouble: list[str] = []
-        # In a thread, so that another Ctrl-C cannot break it off half-way.
-        giving = threading.Thread(target=lambda: trouble.append(self._give_back()), name="specsweep-give-back")
-        giving.start()
-        self._wait_for(giving)
+        with _undisturbed():
+            processes.end(self.private.name)
+            if self.reader.plan is None:
+                self._read_unheard_plan()
+            trouble = self._give_back()
         if self.broken_by is not None:
-            if trouble[0]:
-                self.broken_by.add_note(trouble[0])
+            if trouble:
+                self.broken_by.add_note(trouble)
             raise self.broken_by
         results = self._load()
         if self.cancelled:
-            said = "; ".join(["the sweep was cancelled", *self._told(results, trouble[0])])
+            said = "; ".join(["the sweep was cancelled", *self._told(results, trouble)])
             raise SweepCancelled(said, results)
         why = self.reader.why or f"ansible-playbook ended early, with status {rc}"
-        raise SweepError("; ".join(filter(None, [why, trouble[0]])), results)
+        raise SweepError("; ".join(filter(None, [why, trouble])), results)
 
     def _told(self, results: Results | None, trouble: str) -> list[str]:
         if self.reader.plan is None or not self.reader.plan.folder:
@@ -336,25 +354,11 @@ class _Run:
             f"results: {self.reader.plan.folder}",
         ]
 
-    def _wait_for(self, thread: threading.Thread) -> None:
-        """Join a thread whatever the user presses; it ends by itself within its time limit."""
-        told = False
-        while thread.is_alive():
-            try:
-                if not told and self.reader.plan is not None and self.reader.plan.folder:
-                    told = True
-                    self._tell(events.GivingBack(reason="cancelled" if self.cancelled else "ended early"))
-                thread.join(LOOK_EVERY_S)
-            except KeyboardInterrupt:
-                continue
-
     def _give_back(self) -> str:
-        """End what is left of Ansible and run restore.yml; returns what went wrong, as one line, or ""."""
-        processes.end(self.private.name)
-        if self.reader.plan is None:
-            self._read_unheard_plan()
+        """Run restore.yml; returns what went wrong, as one line, or ""."""
         if self.reader.plan is None or not self.reader.plan.sweep_id:
             return ""
+        self._tell(events.GivingBack(reason="cancelled" if self.cancelled else "ended early"))
         restore = str(self.repository / "playbooks" / "restore.yml")
         command = [self.playbook, restore, "-e", f"@{self.private / 'env' / 'extravars'}"]
         # A host that another sweep holds refused ours and must stay with it.
@@ -363,27 +367,28 @@ class _Run:
             command += ["-i", inventory]
         command += ["--limit", self.limit] if self.limit else []
         by_hand = " ".join(["ansible-playbook", "playbooks/restore.yml", *(f"-i {one}" for one in self.inventories)])
-        try:
-            done = subprocess.run(
-                command,
-                cwd=Path.cwd(),
-                env={**os.environ, **self._environment()},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                timeout=GIVE_BACK_WITHIN_S,
-                # Neither Ctrl-C nor the end of a notebook's kernel reaches it.
-                start_new_session=True,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return f"the hosts could not be given back ({error}): run {by_hand}"
-        if done.returncode:
-            lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+        # Into a file: a pipe would break, and the playbook with it, when this process is killed meanwhile.
+        with tempfile.TemporaryFile("w+", errors="replace") as output:
+            try:
+                done = subprocess.run(
+                    command,
+                    cwd=Path.cwd(),
+                    env={**os.environ, **self._environment()},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    timeout=GIVE_BACK_WITHIN_S,
+                    # Neither Ctrl-C nor the end of a notebook's kernel reaches it.
+                    start_new_session=True,
+                    check=False,
+                )
+            except (OSError, subprocess.TimeoutExpired) as error:
+                return f"the hosts could not be given back ({error}): run {by_hand}"
+            if not done.returncode:
+                return ""
+            output.seek(0)
+            lines = [line.strip() for line in output if line.strip()]
             return f"not every host could be given back ({lines[-1] if lines else 'no message'}): run {by_hand}"
-        return ""
 
     def _read_unheard_plan(self) -> None:
         """The plan of events that Ansible wrote, and that we were interrupted before reading."""

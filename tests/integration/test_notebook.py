@@ -8,11 +8,13 @@ import os
 import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
+from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
 
 import analysis
@@ -51,6 +53,49 @@ def test_the_quickstart_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pyt
         width, height = struct.unpack(">II", png[16:24])
         assert png[:8] == b"\x89PNG\r\n\x1a\n" and width > 500 and height > 250
     assert not (tmp_path / "home" / "lease.json").exists()
+
+
+@pytest.mark.engine
+def test_a_kernel_that_is_shut_down_in_the_middle_gives_the_host_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    # The killed kernel cannot remove its scratch folder.
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    arguments = {
+        "budgets": [16], "baseline": False, "concurrencies": [1], "requests": 4, "output_tokens": 32,
+        "sweep_results": str(tmp_path / "results"), "extra_vars": {"specsweep_home": str(home), "serve_port": PORT + 1},
+    }  # fmt: skip
+    manager, client = start_new_kernel(kernel_name="python3", cwd=str(tmp_path))
+    try:
+        client.execute(f"import analysis; analysis.run_sweep(**{arguments!r})")
+        told = ""
+        while "ready in" not in told:
+            message = client.get_iopub_msg(timeout=120)
+            assert message["msg_type"] != "error", message["content"]
+            if message["msg_type"] == "stream":
+                told += message["content"]["text"]
+        assert (home / "lease.json").exists()
+    finally:
+        client.stop_channels()
+        # What an editor does for "shut down kernel": it interrupts, asks, and kills after a few seconds.
+        manager.shutdown_kernel(now=False)
+    deadline = time.monotonic() + 60
+    while (home / "lease.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not (home / "lease.json").exists() and (home / "lease.last.json").exists()
+    time.sleep(2)
+    assert not [line for line in command_lines() if str(home) in line or f"--port {PORT + 1}" in line]
+
+
+def command_lines() -> list[str]:
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            lines.append(path.read_bytes().decode(errors="replace").replace("\0", " "))
+        except OSError:
+            continue
+    return lines
 
 
 def output_of(notebook: Any, cell_id: str, kind: str) -> Any:

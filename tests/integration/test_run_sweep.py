@@ -189,7 +189,6 @@ def test_ctrl_c_pressed_again_and_again_leaves_nothing(place_at: PlaceAt, tmp_pa
     script = tmp_path / "script.py"
     script.write_text(
         textwrap.dedent(f"""
-        import pathlib
         import analysis
         from analysis.sweep import SweepCancelled
         try:
@@ -287,7 +286,7 @@ def test_a_refused_plan_is_one_line_the_same_as_on_the_terminal(place_at: PlaceA
 def test_a_plan_alone_touches_nothing(place_at: PlaceAt) -> None:
     place = place_at(18207)
     heard: list[events.Event] = []
-    results = analysis.run_sweep(**SMALL, **place.variables, sweep_plan_only=True, on_event=heard.append)
+    results = analysis.run_sweep(**SMALL, **place.variables, limit="here", sweep_plan_only=True, on_event=heard.append)
     [planned] = heard
     assert isinstance(planned, events.Planned)
     assert "4 cells on each host" in planned.text
