@@ -7,8 +7,8 @@ import re
 _MARKS = (
     ("sglang", re.compile(r"sglang|sgl_kernel|sgl-|#running-req|Scheduler hit an exception|\bTP\d+\] ")),
     ("vllm", re.compile(r"\bvllm\b|EngineCore|APIServer pid=|Worker_TP|vLLM|RayWorkerVllm|VllmWorker")),
-    ("llama.cpp", re.compile(r"llama|ggml|gguf|\d+\.\d\d\.\d{3}\.\d{3} [IWED] ")),
-    ("trtllm", re.compile(r"TensorRT-LLM|tensorrt_llm|trtllm|Executor creation failed")),
+    ("llama.cpp", re.compile(r"llama_|llama-server|LLAMA_ARG|ggml|gguf_|\.gguf|\d+\.\d\d\.\d{3}\.\d{3} [IWED] ")),
+    ("trtllm", re.compile(r"TensorRT-LLM|tensorrt_llm|Executor creation failed")),
     ("ansible", re.compile(r"PLAY \[|TASK \[|fatal: \[|UNREACHABLE! =>|FAILED! =>|ansible")),
     ("kernel", re.compile(r"NVRM: |oom-kill:|invoked oom-killer|Out of memory: Killed process")),
     ("systemd", re.compile(r"systemd\[\d+\]|\.service: ")),

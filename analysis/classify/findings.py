@@ -210,7 +210,7 @@ def _findings_of(
 
 def _excluded(rule: Rule, match: _Match) -> bool:
     around = match.line.text + "\n" + match.text
-    return any(re.search(spaces_match_wraps(text), around) for text in rule.unless)
+    return any(re.search(spaces_match_wraps(text), around, re.IGNORECASE) for text in rule.unless)
 
 
 def _in_context(rule: Rule, match: _Match, by_role: dict[tuple[str, str, str], list[_Match]]) -> bool:

@@ -16,7 +16,8 @@ class Witnesses:
 
     ``unit``: properties as ``systemctl show`` prints them (Result, ExecMainCode, ExecMainStatus,
     NRestarts, NeedDaemonReload, ActiveState, SubState). ``wanted`` and ``effective``: arguments by
-    name. ``window``: begin and end of the measurement, unix seconds. ``gpu_memory_before``: used MiB by
+    name. ``window``: begin and end of the measurement, unix seconds (log lines without
+    a zone are taken as UTC). ``gpu_memory_before``: used MiB by
     GPU before the start. ``stopped_by_us``: a stop that was asked for is never a failure.
     """
 

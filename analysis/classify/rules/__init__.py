@@ -3,8 +3,8 @@
 A rule's expressions are Python regular expressions in which a space stands for any white space, line
 ends included (messages wrap). ``any``: one of them makes the finding. ``before`` and ``after``: all of
 them must match earlier, or later, in the same log. ``unless``: none may match on the finding's line.
-``recovered_by``: a later match turns the finding into a note. Expressions ignore case only where they
-say so; see docs/failures.md for the rest of the fields.
+``recovered_by``: a later match turns the finding into a note. Case is ignored, except inside
+``(?-i:...)``; see docs/failures.md for the rest of the fields.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Expression:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        return re.compile(spaces_match_wraps(self.source))
+        return re.compile(spaces_match_wraps(self.source), re.IGNORECASE)
 
     @cached_property
     def anchors(self) -> frozenset[str]:

@@ -132,6 +132,16 @@ def test_gzip_and_zstd_directly_and_cut_ones_as_far_as_they_go(tmp_path: Path) -
         classify({"log": b"\x1f\x8b\x08broken"})
 
 
+def test_without_the_optional_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "hyperscan", None)
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    assert make_prefilter(["some text"], "auto").name == "python"
+    with pytest.raises(ImportError):
+        make_prefilter(["some text"], "hyperscan")
+    with pytest.raises(UnusableLog, match="zstandard"):
+        classify({"log": b"\x28\xb5\x2f\xfd" + b"x" * 100})
+
+
 def test_utf_16() -> None:
     assert classify({"log": FAULT.decode().encode("utf-16")}).klass == "cuda.illegal_address"
 
@@ -201,6 +211,7 @@ def test_exit_codes(logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main([failed, "--strict"]) == 1
     assert main([healthy, "--strict"]) == 0
     assert main([str(tmp_path / "missing.log")]) == 2
+    assert main([failed, "--prefilter", "python"]) == 0
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "missing.log" in error
     assert main([str(tmp_path)]) == 2
