@@ -344,6 +344,8 @@ class Configuration(Struct, kw_only=True):
     phases: list[Phase] = []
     overhead_s: float | None = None
     """wall time of this restart less engine start less measuring"""
+    failure_known_unix_s: float | None = None
+    """when the host's own watch saw that the engine had failed"""
     remarks: list[str] = []
     cells: list[str] = []
     """paths of the cell records, relative to this file"""

@@ -89,6 +89,7 @@ def main() -> None:
         "main_pid": int(first.get("MainPID") or 0),
         "restarted_unix_s": began_unix_s,
         "properties": waited["properties"],
+        "detected_unix_s": time.time() if waited["outcome"] == "failed" else None,
         "generated": waited["generated"],
         "phases": phases,
         "attestation": {"verdict": "unknown", "witnesses": [], "differences": []},

@@ -113,6 +113,7 @@ def settle(
     configuration.service = _service(run, state, properties)
     configuration.phases = msgspec.convert(state.get("phases", []), list[record.Phase])
     configuration.overhead_s = _overhead(configuration, state)
+    configuration.failure_known_unix_s = failed.get("detected_unix_s")
     if state.get("stopped", {}).get("clean") is False:
         configuration.remarks.append(
             f"the engine before this one did not stop as its profile expects: {state['stopped']['how']}"

@@ -17,8 +17,8 @@ from specsweep.expression import evaluate, fill
 
 #: Stands for the prompt in a body's template; the agent puts the prompt there (generate.PLACEHOLDER).
 PLACEHOLDER = "\0prompt\0"
-#: Length of the generation that proves readiness: long enough that a drafter drafts.
-PROOF_TOKENS = 32
+#: Length of the generation that proves readiness: short, and long enough that a drafter drafts.
+PROOF_TOKENS = 8
 
 
 def body(
@@ -103,7 +103,7 @@ class ReadyStep(Step):
             )
         except StepFailed as failure:
             self._keep(run, configuration, failure.result)
-            told = {key: failure.result.get(key) for key in ("outcome", "properties")}
+            told = {key: failure.result.get(key) for key in ("outcome", "properties", "detected_unix_s")}
             run.note(failed={"at": "ready", "step": failure.result.get("step"), "reason": str(failure), **told})
             raise StepFailed(
                 str(failure), step=failure.result.get("step"), lost=bool(failure.result.get("lost"))

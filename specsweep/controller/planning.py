@@ -34,9 +34,9 @@ class PlanStep(Step):
         variables = normalise(plain(given), raw_params=str(extra.get("_raw_params", "")))
         plan = plans.make(variables)
         if arguments.get("only") and len(plan.restarts) != 1:
-            labels = ", ".join(item.label for item in plan.configurations)
+            many = ", ".join(item.label for item in plan.configurations)
             raise StepFailed(
-                f"budgets: expected values that make one configuration, such as budgets=16; they make {labels}"
+                f"budgets: expected values that make one configuration, such as budgets=16; they make {many}"
             )
         hosts = plain(self.variables["ansible_play_hosts_all"])
         results = Path(variables["sweep_results"])

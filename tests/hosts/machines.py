@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from specsweep import record
+from specsweep import embedded, record
 
 REPOSITORY = Path(__file__).parents[2]
 SCRIPT = Path(__file__).parent / "nspawn_host.sh"
@@ -33,7 +36,6 @@ def why_not() -> str | None:
 
 @dataclass
 class Hosts:
-    folder: Path
     environment: dict[str, str] = field(default_factory=dict)
 
     def script(self, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -49,6 +51,10 @@ class Hosts:
     def sh(self, name: str, command: str) -> str:
         """Run a shell command inside a host, not over ssh; its output."""
         return self.script("sh", name, "bash", "-c", command).stdout
+
+    def put(self, name: str, path: str, text: str) -> None:
+        """Write a file inside a host."""
+        self.script("sh", name, "tee", path, input=text, check=True)
 
     def inventory(self, path: Path, **variables: Any) -> Path:
         """An inventory of both hosts with these variables for all of them."""
@@ -93,6 +99,26 @@ class Hosts:
                 return done.stdout.strip()
             time.sleep(0.1)
         raise AssertionError(f"{name}: {command!r} did not succeed within {timeout_s} s")
+
+
+@contextlib.contextmanager
+def boot(names: Mapping[str, int] = NAMES) -> Iterator[Hosts]:
+    """Boot hosts side by side and clean up after them."""
+    # The base system is built once a machine; hosts and network belong to this run.
+    base = Path(os.environ.get("NSPAWN_DIR", "/var/tmp/specsweep-hosts"))
+    base.mkdir(parents=True, exist_ok=True)
+    made = Hosts({"NSPAWN_DIR": str(base), "NSPAWN_NET": f"ss{os.getpid()}", "NSPAWN_RUN": str(os.getpid())})
+    # What travels to the hosts is made where there is a network.
+    embedded.model()
+    embedded.site_archive(["aiohttp", "xllamacpp"], "3.11", os.uname().machine, "glibc 2.36")
+    made.script("base", check=True, timeout=900)
+    try:
+        with ThreadPoolExecutor() as pool:
+            for done in pool.map(lambda item: made.script("up", item[0], str(item[1])), names.items()):
+                assert done.returncode == 0, done.stderr
+        yield made
+    finally:
+        made.script("clean")
 
 
 #: A small sweep: what is tested is the path, not the speed.
