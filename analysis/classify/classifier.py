@@ -84,8 +84,9 @@ def _verdict(read: Sequence[LogFindings], witnesses: Witnesses, rules: Ruleset) 
     ended = bool(consequences) or unit_failed(witnesses)
     if ruling.winner is not None and not (ruling.winner.rule.tier == 4 and ended):
         return _found(ruling.winner, ruling, engine, notes)
-    if ruling.after:
-        return _found(ruling.after[0].finding, ruling, engine, notes, AFTER_MEASUREMENT)
+    causes_after = [entry.finding for entry in ruling.after if entry.finding.rule.tier in (1, 2)]
+    if causes_after:
+        return _found(causes_after[0], ruling, engine, notes, AFTER_MEASUREMENT)
     signs = consequences + _signs("trace", read, ruling, stopped_by_us=witnesses.stopped_by_us)
     if signs or ended:
         tier_4 = [_note("note", Lost(ruling.winner, "a note"))] if ruling.winner is not None else []
@@ -100,8 +101,7 @@ def _sample(log: LogFindings) -> str:
 
 def _found(winner: Finding, ruling: Ruling, engine: str | None, notes: list[Note], outcome: str = TERMINAL) -> Verdict:
     rule = winner.rule
-    same = [f for f in _all(ruling) if f.rule.id == rule.id and f is not winner]
-    evidence = _distinct([*winner.evidence, *(line for f in same for line in f.evidence)])
+    evidence = _distinct([*winner.evidence, *(line for f in ruling.confirming for line in f.evidence)])
     if outcome == TERMINAL and rule.tier == 4:
         outcome = NO_FAILURE
     advice, retry = rule.advice, rule.retry
@@ -126,11 +126,6 @@ def _found(winner: Finding, ruling: Ruling, engine: str | None, notes: list[Note
         alternatives=_alternatives(ruling),
         notes=notes,
     )
-
-
-def _all(ruling: Ruling) -> list[Finding]:
-    lists = (ruling.lost, ruling.notes, ruling.recovered, ruling.after)
-    return [entry.finding for entries in lists for entry in entries]
 
 
 def _opposite(directions: Mapping[str, str], ruling: Ruling) -> str | None:

@@ -32,6 +32,7 @@ class Ruling:
     """The outcome of all rules: the winner, or None, and what became of the rest."""
 
     winner: Finding | None
+    confirming: tuple[Finding, ...] = ()  # the same class in other logs, one each
     lost: tuple[Lost, ...] = ()
     notes: tuple[Lost, ...] = ()
     recovered: tuple[Lost, ...] = ()
@@ -169,7 +170,19 @@ def rule_on(findings: Sequence[Finding], rules: Ruleset, window_end: float | Non
         lost = ()
     losers = tuple(entry for entry in lost if entry.finding.rule.tier != 4)
     other_notes = tuple(Lost(f, "a note") for f in notes if winner is None or f.rule.id != winner.rule.id)
-    return Ruling(winner, losers, other_notes, tuple(recovered), tuple(after))
+    confirming = _confirming(winner, findings)
+    return Ruling(winner, confirming, losers, other_notes, tuple(recovered), tuple(after))
+
+
+def _confirming(winner: Finding | None, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The first finding of the winner's class in each of the other logs."""
+    if winner is None:
+        return ()
+    first: dict[str, Finding] = {}
+    for finding in findings:
+        if finding.rule.id == winner.rule.id and finding.source != winner.source:
+            first.setdefault(finding.source, finding)
+    return tuple(first.values())
 
 
 def _across_tiers(first: Sequence[Finding], second: Sequence[Finding]) -> Finding | None:

@@ -178,7 +178,9 @@ def test_p9_a_kill_after_the_stop_time_is_systemds() -> None:
 
 def test_p10_hardware_needs_its_xid_and_then_beats_the_cuda_error() -> None:
     xid = "kernel: NVRM: Xid (PCI:0000:05:00): {}, pid=4711, name=python3, message"
-    assert of(ILLEGAL, kernel=xid.format(31)).klass == "cuda.illegal_address"
+    confirmed = of(ILLEGAL, kernel=xid.format(31))
+    assert confirmed.klass == "cuda.illegal_address"
+    assert sorted(line.source for line in confirmed.evidence) == ["engine", "kernel"]
     verdict = of(ILLEGAL, kernel=xid.format(79))
     assert verdict.klass == "hw.xid.79"
     assert [(a.klass, a.why) for a in verdict.alternatives] == [
@@ -241,6 +243,14 @@ def test_p13_after_the_measurement_the_result_stays() -> None:
 def test_p13_after_a_stop_that_the_log_shows() -> None:
     verdict = of(READY, "[2026-06-01 10:05:00] SIGTERM received. signum=None frame=None. Draining requests", ILLEGAL)
     assert (verdict.klass, verdict.outcome) == ("cuda.illegal_address", "after_measurement")
+
+
+def test_p13_a_pointer_after_the_stop_is_only_a_note() -> None:
+    verdict = of(
+        READY, "[2026-06-01 10:05:00] SIGTERM received. Draining", "ServerDisconnectedError: Server disconnected"
+    )
+    assert verdict.klass == "none"
+    assert [note.klass for note in verdict.notes] == ["bench.conn_reset"]
 
 
 def test_p13_a_stop_in_the_journal_explains_the_kill_that_follows() -> None:
