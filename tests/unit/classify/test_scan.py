@@ -174,10 +174,10 @@ def test_no_expression_backtracks_catastrophically() -> None:
     for expression in rules.expressions:
         own = min(expression.anchors)
         for line in [*lines, (own + " ") * 800, own.replace(" ", "\n") * 800]:
-            began = time.perf_counter()
+            began = time.process_time()
             for match in expression.pattern.finditer(line[:9_000]):
                 assert match.end() >= match.start()
-            assert time.perf_counter() - began < 0.5, expression.source
+            assert time.process_time() - began < 0.5, expression.source
 
 
 # --- the command ----------------------------------------------------------------------------------------
