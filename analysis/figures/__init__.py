@@ -15,8 +15,10 @@ does not keep.
 from analysis.figures.course import clocks, drift, power, timeline
 from analysis.figures.lines import (
     acceptance_by_position,
+    acceptance_histogram,
     acceptance_length,
     category_acceptance,
+    category_speed,
     category_speedup,
     step_time,
     throughput,
@@ -26,8 +28,10 @@ from analysis.figures.tradeoff import pareto, pareto_front
 
 __all__ = [
     "acceptance_by_position",
+    "acceptance_histogram",
     "acceptance_length",
     "category_acceptance",
+    "category_speed",
     "category_speedup",
     "clocks",
     "drift",

@@ -199,6 +199,28 @@ def category_speedup(categories: pd.DataFrame, ax: Axes | None = None, levels: S
 
 
 @style.styled
+def category_speed(categories: pd.DataFrame, ax: Axes | None = None, levels: Sequence[object] | None = None) -> Axes:
+    """Per-user tok/s against the budget, one line a prompt category: for results without a baseline.
+
+    `categories`: rows of `Results.categories` for one concurrency.
+    """
+    ax = ax or style.new_axes()
+    rows = panels.over_restarts(categories, ["category", "budget"], "per_user_tok_s")
+    positions = _positions(panels.budgets(categories))
+    _draw(ax, rows, "category", str, positions, "budget", levels)
+    log = style.wide_range(rows["median"].tolist())
+    style.plain(ax, "y", log)
+    if not log:
+        ax.set_ylim(bottom=0)
+    _finish(ax, categories, "budget", positions)
+    ax.set_ylabel("per-user output tok/s")
+    sample = f"{_span(panels.measured(categories)['requests'])} requests a category and cell"
+    _notes(ax, categories, BUDGET, sample, _restarts_note(rows["n"]))
+    style.legend_beside(ax, "category")
+    return ax
+
+
+@style.styled
 def category_acceptance(
     categories: pd.DataFrame, ax: Axes | None = None, levels: Sequence[object] | None = None
 ) -> Axes:
@@ -250,5 +272,39 @@ def acceptance_by_position(
     ax.set_xlim(left=0.5)
     ax.set_ylabel("drafts accepted up to here (%)")
     _notes(ax, positions, "draft position")
+    style.legend_beside(ax, "budget")
+    return ax
+
+
+@style.styled
+def acceptance_histogram(
+    histograms: pd.DataFrame, ax: Axes | None = None, levels: Sequence[object] | None = None
+) -> Axes:
+    """Share of steps that accepted exactly k drafted tokens, one line a budget.
+
+    `histograms`: rows with `budget`, `accepted` (k) and `steps` (how many) for one concurrency.
+    """
+    ax = ax or style.new_axes()
+    counts = histograms.groupby(["budget", "accepted"])["steps"].sum().reset_index()
+    levels = list(levels) if levels is not None else panels.budgets(counts)
+    for budget, line in panels.groups(counts, "budget"):
+        how = style.series(levels.index(budget))
+        share = 100 * line["steps"] / line["steps"].sum()
+        ax.plot(
+            line["accepted"],
+            share,
+            color=how.color,
+            marker=how.marker,
+            linestyle=how.line,
+            label=f"{budget:.0f}",
+            markersize=4.5,
+        )
+    style.plain(ax, "y", False)
+    style.plain(ax, "x", False)
+    ax.set_ylim(bottom=0)
+    ax.set_ylabel("steps (%)")
+    steps = [int(line["steps"].sum()) for _, line in panels.groups(counts, "budget")]
+    sample = f"{min(steps):,} to {max(steps):,} steps a budget" if len(steps) > 1 else f"{steps[0]:,} steps"
+    _notes(ax, histograms, "drafted tokens accepted in one step", sample)
     style.legend_beside(ax, "budget")
     return ax

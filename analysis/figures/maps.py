@@ -79,7 +79,10 @@ def speedup_map(ratios: pd.DataFrame, ax: Axes | None = None) -> Axes:
         where = columns.index(int(row["budget"])), levels.index(int(row["concurrency"]))
         _tile(ax, *where, color, f"{style.number(row['ratio'])}×{verdict}", ink=_contrast(color), size=_size(columns))
     _grid(ax, columns, levels)
-    style.note(ax, "number: system tok/s ÷ baseline")
+    # Results of other tools often have no baseline: then the smallest width is what others are compared with.
+    alone_kind = panels.blank(known, "reference_kind").eq("smallest width").any()
+    against = "the smallest verify width (no baseline was measured)" if alone_kind else "baseline"
+    style.note(ax, f"number: system tok/s ÷ {against}")
     if alone:
         style.note(ax, style.ONE_RESTART)
     elif many:

@@ -30,6 +30,7 @@ WIDEST_IN = 12.0
 NAMES = (
     "throughput",
     "category_speedup",
+    "category_speed",
     "category_acceptance",
     "speedup_map",
     "acceptance_length",
@@ -37,6 +38,7 @@ NAMES = (
     "pareto",
     "failure_map",
     "acceptance_by_position",
+    "acceptance_histogram",
     "drift",
     "power",
     "clocks",
@@ -88,6 +90,7 @@ def pictures(results: Results, verdicts: pd.DataFrame, noise_floor: float | None
         _pareto(parts),
         _failure_map(parts),
         *_by_position(results.positions, found),
+        _histograms(results, found),
         _drift(cells, noise_floor),
         _gpu(cells, "power_w_mean", "power", "GPU power in the measured windows", figures.power,
              "Mean over the window, by the start of the window. Far below the limit, the GPU waits for "
@@ -235,7 +238,13 @@ def _by_category(categories: pd.DataFrame, found: list[panels.Panel]) -> list[Pi
             title = ", ".join(word for word in (panel.title, f"concurrency {concurrency}") if word)
             parts.append(Part(title, rows[rows["concurrency"].eq(concurrency)]))
     with_pairs = [part for part in parts if len(panels.speedups(part.rows, "per_user_tok_s", ("category",)))]
+    # Without a baseline the speeds themselves still show what a median over mixed prompts hides.
+    alone = [] if with_pairs else parts
     return [
+        _lines("category_speed", "Per-user speed by prompt category", alone, "per_user_tok_s",
+               figures.category_speed,
+               "No baseline was measured. A median over mixed prompts hides how the categories differ.",
+               "category"),
         _lines("category_speedup", "Per-user speed by prompt category, relative to the baseline", with_pairs,
                "per_user_tok_s", figures.category_speedup,
                "1 is the baseline of the same category. Text that repeats its prompt gains; open text can "
@@ -244,6 +253,39 @@ def _by_category(categories: pd.DataFrame, found: list[panels.Panel]) -> list[Pi
                figures.category_acceptance,
                "Why the categories differ: how many tokens a step commits in each.", "category"),
     ]  # fmt: skip
+
+
+def _histograms(results: Results, found: list[panels.Panel]) -> Picture | None:
+    """Histogram of accepted tokens a step, at the smallest concurrency of each panel."""
+    keys = ("sweep_id", "host", "configuration_id", "repeat", "cell_id")
+    counted = pd.DataFrame(
+        [
+            {**{key: getattr(cell, key) for key in keys}, "anchor": cell.anchor, "budget": cell.budget,
+             "concurrency": cell.concurrency, "accepted": accepted, "steps": steps}
+            for cell in results.cell_records
+            if cell.status == "ok" and cell.acceptance is not None
+            for accepted, steps in enumerate(cell.acceptance.histogram or [])
+        ]
+    )  # fmt: skip
+    if counted.empty:
+        return None
+    parts = []
+    for panel in found:
+        rows = panels.of_cells(counted, panel.cells)
+        for concurrency in panels.concurrencies(rows)[:1]:
+            title = ", ".join(word for word in (panel.title, f"concurrency {concurrency}") if word)
+            parts.append(Part(title, rows[rows["concurrency"].eq(concurrency)]))
+    levels = _budgets(parts)
+    parts = [Part(part.title, part.rows[part.rows["budget"].isin(levels)]) for part in parts]
+    return _multiples(
+        "acceptance_histogram",
+        "Accepted tokens a step",
+        "How many drafted tokens the target accepted in one step. Weight at 0 is work for nothing; weight at the "
+        "right end says that a larger budget could gain.",
+        parts,
+        lambda rows, ax, _: figures.acceptance_histogram(rows, ax=ax, levels=levels),
+        "budget",
+    )
 
 
 def _rows_of_panel(frame: pd.DataFrame, panel: panels.Panel) -> pd.DataFrame:
