@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.patches import Patch
+from matplotlib.collections import PatchCollection
+from matplotlib.patches import Patch, Rectangle
 
 from analysis.figures import panels, style
 
@@ -161,23 +162,13 @@ def timeline(phases: pd.DataFrame, ax: Axes | None = None, most: int = 40) -> Ax
     end = max(float(rows["end_unix_s"].max()) - zero for (_, rows), zero in zip(shown, zeros, strict=True))
     unit, scale = ("min", 60.0) if end > 300 else ("s", 1.0)
     labels = []
-    used: set[str] = set()
     several_hosts = phases["host"].nunique() > 1
+    bars: dict[str, list[Rectangle]] = {}
     for index, ((_, host, configuration, repeat, anchor), rows) in enumerate(shown):
         for phase in panels.rows(rows):
-            color, hatch = PHASES.get(str(phase["name"]), OTHER_PHASE)
-            used.add(str(phase["name"]))
-            start, stop = (float(phase[name]) - zeros[index] for name in ("start_unix_s", "end_unix_s"))
-            ax.barh(
-                index,
-                (stop - start) / scale,
-                left=start / scale,
-                height=0.72,
-                color=color,
-                hatch=hatch,
-                edgecolor="#6b7280",
-                linewidth=0.3,
-            )
+            start, stop = ((float(phase[name]) - zeros[index]) / scale for name in ("start_unix_s", "end_unix_s"))
+            bar = Rectangle((start, index - 0.36), stop - start, 0.72)
+            bars.setdefault(str(phase["name"]), []).append(bar)
         name = str(rows["label"].iloc[0]) if "label" in rows else str(configuration)
         which = f", {anchor} anchor" if isinstance(anchor, str) else f", restart {repeat:.0f}"
         suffix = which if isinstance(anchor, str) or repeat > 1 else ""
@@ -196,14 +187,20 @@ def timeline(phases: pd.DataFrame, ax: Axes | None = None, most: int = 40) -> Ax
                 annotation_clip=False,
             )
     ax.set_yticks(range(len(labels)), [name if len(name) <= 40 else name[:39] + "…" for name in labels])
-    ax.invert_yaxis()
+    for name, pieces in bars.items():
+        color, hatch = PHASES.get(name, OTHER_PHASE)
+        # One artist a phase: hundreds of bars would be hundreds of patches to lay out and to draw.
+        drawn = PatchCollection(pieces, facecolor=color, hatch=hatch, edgecolor="#6b7280", linewidth=0.3, label=name)
+        drawn.set_in_layout(False)
+        ax.add_collection(drawn, autolim=False)
+    ax.set_ylim(len(shown) - 0.4, -0.6)
     ax.grid(False, axis="y")
     ax.set_xlim(0, end / scale * 1.01)
     style.plain(ax, "x", False)
     rest = f"\nfirst {most} of {len(order)} restarts" if len(order) > most else ""
     since = "each restart" if aligned else "the sweep"
     ax.set_xlabel(f"time since the start of {since} ({unit}){rest}")
-    names = [name for name in PHASES if name in used] + sorted(used - set(PHASES))
+    names = [name for name in PHASES if name in bars] + sorted(set(bars) - set(PHASES))
     handles = [
         Patch(
             facecolor=PHASES.get(name, OTHER_PHASE)[0],

@@ -31,12 +31,14 @@ def _grid(ax: Axes, columns: list[int], rows: list[int]) -> None:
 def _tile(
     ax: Axes, x: int, y: int, color: str, text: str, hatch: str = "", ink: str = "#000000", size: float = 8.0
 ) -> None:
-    ax.add_patch(
-        Rectangle((x - 0.48, y - 0.47), 0.96, 0.94, facecolor=color, edgecolor="#9aa0a8", linewidth=0.5, hatch=hatch)
-    )
+    tile = Rectangle((x - 0.48, y - 0.47), 0.96, 0.94, facecolor=color, edgecolor="#9aa0a8", linewidth=0.5, hatch=hatch)
+    ax.add_patch(tile)
     # A patch of plain fill keeps the hatch from running through the words.
     behind = {"facecolor": color, "edgecolor": "none", "pad": 1.2} if hatch else None
-    ax.text(x, y, text, ha="center", va="center", fontsize=size, color=ink, linespacing=1.15, bbox=behind)
+    words = ax.text(x, y, text, ha="center", va="center", fontsize=size, color=ink, linespacing=1.15, bbox=behind)
+    # What lies inside the axes need not be asked for its size when the figure is laid out.
+    tile.set_in_layout(False)
+    words.set_in_layout(False)
 
 
 def _contrast(color: Any) -> str:

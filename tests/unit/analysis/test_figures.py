@@ -181,6 +181,67 @@ def test_drift_is_relative_to_the_median_of_the_anchors():
     assert list(line.get_xdata()) == [0, 1, 2]
 
 
+def test_the_histogram_is_a_share_of_the_steps_of_each_budget():
+    counted = pd.DataFrame(
+        {
+            "budget": [4, 4, 8, 8],
+            "concurrency": 1,
+            "accepted": [0, 1, 0, 1],
+            "steps": [30, 10, 1, 1],
+            "origin": "measured",
+        }
+    )
+    drawn = lines_of(figures.acceptance_histogram(counted))
+    assert list(drawn["4"].get_ydata()) == [75, 25]
+    assert list(drawn["8"].get_ydata()) == [50, 50]
+
+
+def made_categories():
+    speeds = {0: {"code": 50.0, "open": 50.0}, 8: {"code": 100.0, "open": 40.0}}
+    cells = [
+        cell(
+            budget=budget,
+            categories={
+                name: record.Category(requests=7, per_user_tok_s=value, al_token_weighted=value / 50)
+                for name, value in own.items()
+            },
+        )
+        for budget, own in speeds.items()
+    ]
+    return panels.of_cells(frames.categories_frame(cells), frame(cells))
+
+
+def test_category_speedup_shows_who_gains_and_who_loses():
+    ax = figures.category_speedup(made_categories())
+    drawn = {name: list(line.lines[0].get_ydata()) for name, line in lines_of(ax).items()}
+    assert drawn == {"code": [1.0, 2.0], "open": [1.0, 0.8]}
+    assert "7 requests a category and cell" in ax.get_xlabel()
+
+
+def test_category_speed_needs_no_baseline():
+    categories = made_categories()
+    drawn = lines_of(figures.category_speed(categories[categories["budget"].eq(8)]))
+    assert list(drawn["open"].lines[0].get_ydata()) == [40.0]
+
+
+def test_the_time_line_has_a_bar_a_phase_and_prints_the_overhead():
+    phases = pd.DataFrame(
+        [
+            {"sweep_id": "s", "host": "h", "configuration_id": "c", "repeat": 1, "anchor": None, "label": "b8",
+             "name": name, "start_unix_s": 1e9 + start, "end_unix_s": 1e9 + stop, "overhead_s": 1.75}
+            for name, start, stop in (("stop", 0, 1), ("load", 1, 5), ("measure", 5, 9))
+        ]
+    )  # fmt: skip
+    ax = figures.timeline(phases)
+    spans = {
+        bars.get_label(): [(box.x0, box.x1) for box in (path.get_extents() for path in bars.get_paths())]
+        for bars in ax.collections
+    }
+    assert spans == {"stop": [(0, 1)], "load": [(1, 5)], "measure": [(5, 9)]}
+    assert [text.get_text() for text in ax.texts] == ["overhead 1.75 s"]
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["b8"]
+
+
 def test_numbers_have_three_digits_and_no_exponent():
     assert [style.number(v) for v in (4723.4, 303.2, 4.7234, 0.012345, 999.96, 0.0, float("nan"))] == [
         "4,720", "303", "4.72", "0.0123", "1,000", "0", "–",
