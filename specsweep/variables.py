@@ -7,8 +7,10 @@ variable, the value that came and what is accepted.
 
 from __future__ import annotations
 
+import copy
 import difflib
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -40,23 +42,39 @@ def _items(value: Any) -> list[Any]:
         return [value]
     text = value.strip()
     if text.startswith("[") != text.endswith("]"):
-        raise ValueError("the bracket is not closed; write it without spaces, or quote the whole: -e 'NAME=[8,16]'")
+        raise ValueError("the bracket is not closed; write it without spaces, or quote the whole: -e 'budgets=[8,16]'")
     if text.startswith("["):
-        text = text[1:-1]
-    return [part.strip("\"' ") for part in re.split(r"[,\s]+", text.strip()) if part.strip("\"' ")]
+        text = text[1:-1].strip()
+    if not text:
+        return []
+    parts = [part.strip("\"' ") for part in re.split(r"\s*,\s*|\s+", text)]
+    if "" in parts:
+        raise ValueError("a value is missing between two commas or at an end")
+    return parts
+
+
+#: Larger numbers fit into no engine's integers, nor into the record.
+_LARGEST = 2**63 - 1
 
 
 def _whole(value: Any) -> int:
-    text = str(value).strip()
-    if isinstance(value, bool) or not re.fullmatch(r"[+-]?\d+", text):
-        raise ValueError(f"{value!r} is not a whole number")
-    return int(text)
+    if isinstance(value, int) and not isinstance(value, bool):
+        number = value
+    else:
+        text = str(value).strip()
+        if isinstance(value, bool) or not re.fullmatch(r"[+-]?[0-9]{1,20}", text):
+            raise ValueError(f"{value!r} is not a whole number")
+        number = int(text)
+    if abs(number) > _LARGEST:
+        raise ValueError(f"it is not between -{_LARGEST} and {_LARGEST}")
+    return number
 
 
 def _unique(values: list[Any]) -> list[Any]:
     seen: list[Any] = []
     for value in values:
-        if value in seen:
+        # True == 1 in Python, but not for an engine.
+        if any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in seen):
             raise ValueError(f"{value!r} stands there twice")
         seen.append(value)
     if not values:
@@ -89,10 +107,20 @@ def _number_from(least: float) -> Callable[[Any], float]:
     def read(value: Any) -> float:
         try:
             number = float(str(value))
-        except ValueError:
-            raise ValueError(f"{value!r} is not a number") from None
+        except (ValueError, RecursionError):
+            raise ValueError(f"{_shown(value)} is not a number") from None
         if isinstance(value, bool) or not least <= number < float("inf"):
             raise ValueError(f"{value!r} is not a number of at least {least:g}")
+        return number
+
+    return read
+
+
+def _zero_or_from(least: float) -> Callable[[Any], float]:
+    def read(value: Any) -> float:
+        number = _number_from(0)(value)
+        if 0 < number < least:
+            raise ValueError(f"{value!r} is neither 0 nor a number of at least {least:g}")
         return number
 
     return read
@@ -133,12 +161,16 @@ def _choice(*choices: str) -> Callable[[Any], str]:
     return read
 
 
+#: Everything that ends a line somewhere: in Python, in a unit file, in JSON lines.
+_BREAKS = re.compile(r"[\0\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
+
+
 def _text(value: Any) -> str:
     if isinstance(value, (dict, list)) or value is None:
         raise ValueError(f"{value!r} is not a text")
     text = str(value)
-    if "\n" in text or "\0" in text:
-        raise ValueError("it has a line break")
+    if _BREAKS.search(text):
+        raise ValueError("it has a line break or a null character")
     return text
 
 
@@ -148,16 +180,25 @@ def _structure(value: Any) -> Any:
         return value
     try:
         return yaml.safe_load(value) if value.strip() else None
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        # PyYAML lets out whatever the constructors of dates, numbers and tags raise.
         raise ValueError(
             "it is neither JSON nor YAML; write it as JSON in quotes or in a file: -e @sweep.yaml"
         ) from None
 
 
-def _scalar(value: Any) -> bool | int | float | str:
-    if isinstance(value, (bool, int, float, str)):
+def _scalar(value: Any) -> bool | int | float | str | None:
+    """A setting's value: a number, text or truth, None (leave the profile's default out), or JSON as text."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return _whole(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value!r} is not a number that can be passed on")
+    if value is None or isinstance(value, (bool, float, str)):
         return value
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+    try:
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        raise ValueError(f"a {type(value).__name__} cannot be passed on; write it as a text in quotes") from None
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -166,10 +207,20 @@ def _mapping(value: Any) -> dict[str, Any]:
         return {}
     if not isinstance(data, Mapping):
         raise ValueError("it is not a mapping")
-    for name in data:
+    return {name: _scalar(item) for name, item in _setting_names(data).items()}
+
+
+def _setting_names(data: Mapping[Any, Any]) -> dict[str, Any]:
+    """The same mapping with every name in one spelling: max-running and max_running are one setting."""
+    named: dict[str, Any] = {}
+    for name, value in data.items():
         if not _NAME.fullmatch(str(name)):
             raise ValueError(f"{name!r} is not a name")
-    return {str(name).replace("-", "_"): _scalar(item) for name, item in data.items()}
+        ours = str(name).replace("-", "_")
+        if ours in named:
+            raise ValueError(f"{ours!r} stands there twice")
+        named[ours] = value
+    return named
 
 
 def _axes(value: Any) -> dict[str, list[Any]]:
@@ -179,12 +230,10 @@ def _axes(value: Any) -> dict[str, list[Any]]:
     if not isinstance(data, Mapping):
         raise ValueError("it is not a mapping of setting to values")
     axes: dict[str, list[Any]] = {}
-    for name, values in data.items():
-        if not _NAME.fullmatch(str(name)):
-            raise ValueError(f"{name!r} is not a name")
+    for name, values in _setting_names(data).items():
         if not isinstance(values, (list, tuple)):
             raise ValueError(f"the values of {name!r} are not a list")
-        axes[str(name).replace("-", "_")] = _unique([_scalar(item) for item in values])
+        axes[name] = _unique([_scalar(item) for item in values])
     return axes
 
 
@@ -197,6 +246,15 @@ def _mappings(value: Any) -> list[dict[str, Any]]:
     if not isinstance(data, (list, tuple)) or not all(isinstance(item, Mapping) and item for item in data):
         raise ValueError("it is not a list of mappings")
     return [_mapping(item) for item in data]
+
+
+def _cases(value: Any) -> list[dict[str, Any]]:
+    """Mappings of `exclude`; a list of values would match nothing, so it is refused."""
+    cases = _mappings(value)
+    for name, item in ((name, item) for case in cases for name, item in case.items()):
+        if isinstance(item, str) and item.startswith("["):
+            raise ValueError(f"{name!r} has a list; give one value, and a mapping for each")
+    return cases
 
 
 VARIABLES: tuple[Variable, ...] = (
@@ -263,7 +321,7 @@ VARIABLES: tuple[Variable, ...] = (
         'a list of mappings, such as [{"budget": 64, "concurrency": 32}]',
         [],
         "Combinations that are skipped: a configuration or cell that has all values of one mapping.",
-        _mappings,
+        _cases,
     ),
     Variable(
         "order",
@@ -324,10 +382,10 @@ VARIABLES: tuple[Variable, ...] = (
     # Limits and behaviour.
     Variable(
         "ready_timeout_s",
-        "a number of at least 1",
+        "0 or a number of at least 1",
         0.0,
         "Longest wait for the first generation; 0 is the profile's.",
-        lambda value: 0.0 if float(str(value)) == 0 else _number_from(1)(value),
+        _zero_or_from(1),
     ),
     Variable("request_timeout_s", "a number of at least 1", 600.0, "Longest time of one request.", _number_from(1)),
     Variable("cell_timeout_s", "a number of at least 1", 3600.0, "Longest time of one load point.", _number_from(1)),
@@ -362,29 +420,35 @@ def normalise(given: Mapping[str, Any], raw_params: str = "") -> dict[str, Any]:
     values: dict[str, Any] = {}
     for variable in VARIABLES:
         if variable.name not in given:
-            values[variable.name] = variable.default
+            values[variable.name] = copy.deepcopy(variable.default)
             continue
         came = given[variable.name]
         try:
             values[variable.name] = variable.read(came)
         except ValueError as error:
-            reason = str(error).replace("NAME", variable.name)
-            rest = f"; the rest of it, {raw_params!r}, was cut off at a space" if raw_params else ""
+            reason = _short(str(error))
+            rest = f"; the rest of it, {_short(raw_params)!r}, was cut off at a space" if raw_params else ""
             raise VariableError(
                 f"{variable.name}: expected {variable.accepts}; got {_shown(came)}: {reason}{rest}"
             ) from None
     if raw_params:
         raise VariableError(
-            f"-e: {raw_params!r} belongs to no variable: it was cut off at a space; write the value without "
+            f"-e: {_short(raw_params)!r} belongs to no variable: it was cut off at a space; write the value without "
             "spaces, or quote the whole: -e 'budgets=[8,16]'"
         )
     return values
 
 
 def _shown(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
-    text = text.replace("\n", "\\n")
-    return repr(text if len(text) <= 120 else text[:117] + "...")
+    try:
+        text = value if isinstance(value, str) else json.dumps(value, default=str)
+    except (TypeError, ValueError, RecursionError):
+        text = f"a {type(value).__name__} that cannot be shown"
+    return repr(_short(text))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 160 else text[:157] + "..."
 
 
 def misspelt(names: Iterable[str]) -> str | None:
