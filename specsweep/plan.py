@@ -6,11 +6,12 @@ with the reason; two requests that give the engine the same command line become 
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import itertools
 import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 from typing import Any
 
 import msgspec
@@ -100,13 +101,15 @@ def make(variables: Mapping[str, Any]) -> Plan:
     prompt_set = prompt_sets.load(variables["prompts"])
     points = _load_points(variables, prompt_set)
     configurations: dict[str, PlannedConfiguration] = {}
-    skipped: list[SkippedCell] = []
+    skipped: list[tuple[str, SkippedCell]] = []
     for method, budget, topk, settings in _grid(profile, variables):
         names = _names(profile, variables, method, budget, topk, settings)
         effective = engines.effective_settings(profile, method, settings, names)
         label = _label(variables, method, budget, topk, effective)
         request = f"{method} b{budget} k{topk}" + "".join(f" {k}={v}" for k, v in settings.items())
         reason = engines.impossible(profile, method, names)
+        rendered = None if reason else engines.render(profile, method, effective, names)
+        key = digest([rendered.arguments, rendered.environment]) if rendered else ""
         facts = {**effective, "method": method, "budget": budget, "topk": topk}
         measured: list[str] = []
         for point in points:
@@ -114,24 +117,24 @@ def make(variables: Mapping[str, Any]) -> Plan:
             if why is None:
                 measured.append(point.id)
             else:
-                skipped.append(
-                    SkippedCell(
-                        label=label,
-                        method=method,
-                        budget=budget,
-                        topk=topk,
-                        settings=effective,
-                        concurrency=point.concurrency,
-                        reason=why,
-                    )
+                cell = SkippedCell(
+                    label=label,
+                    method=method,
+                    budget=budget,
+                    topk=topk,
+                    settings=effective,
+                    concurrency=point.concurrency,
+                    reason=why,
                 )
+                skipped.append((key, cell))
         if not measured:
             continue
         rule = profile.methods[method]
-        rendered = engines.render(profile, method, effective, names)
-        key = digest([rendered.arguments, rendered.environment])
         if key in configurations:
-            configurations[key].requests_of.append(request)
+            # Asked twice, run once, at every load point that one of the requests wants.
+            same = configurations[key]
+            same.requests_of.append(request)
+            same.load_points = [point.id for point in points if point.id in (*same.load_points, *measured)]
             continue
         configurations[key] = PlannedConfiguration(
             key=key,
@@ -148,7 +151,7 @@ def make(variables: Mapping[str, Any]) -> Plan:
             load_points=measured,
         )
     if not configurations:
-        reasons = "; ".join(dict.fromkeys(item.reason for item in skipped))
+        reasons = "; ".join(dict.fromkeys(cell.reason for _, cell in skipped))
         raise PlanError(f"budgets: nothing is left to run: {reasons or 'every combination is excluded'}")
     _tell_apart(list(configurations.values()))
     return Plan(
@@ -159,15 +162,22 @@ def make(variables: Mapping[str, Any]) -> Plan:
         configurations=list(configurations.values()),
         load_points=points,
         restarts=_restarts(list(configurations.values()), variables),
-        skipped=skipped,
+        skipped=[cell for key, cell in skipped if not _is_measured(configurations.get(key), cell)],
     )
+
+
+def _is_measured(configuration: PlannedConfiguration | None, cell: SkippedCell) -> bool:
+    """Whether another request for the same effective configuration has this cell measured."""
+    return configuration is not None and f"c{cell.concurrency}" in configuration.load_points
 
 
 def _check_names(profile: engines.Profile, variables: Mapping[str, Any]) -> None:
     for method in variables["methods"]:
         if method not in profile.methods:
             known = ", ".join(profile.methods)
-            raise PlanError(f"methods: expected methods of {profile.name} ({known}); got {method!r}")
+            close = difflib.get_close_matches(method, profile.methods, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise PlanError(f"methods: expected methods of {profile.name} ({known}); got {method!r}{hint}")
     for source in ("axes", "settings"):
         for name in variables[source]:
             _check_setting(profile, source, name)
@@ -197,7 +207,8 @@ def _grid(profile: engines.Profile, variables: Mapping[str, Any]) -> Iterator[tu
     points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     linked: list[dict[str, Any]] = variables["linked"] or [{}]
     settings = [{**variables["settings"], **point, **group} for group in linked for point in points]
-    if "none" in profile.methods and (variables["baseline"] or 0 in variables["budgets"]):
+    asked = variables["baseline"] or 0 in variables["budgets"] or "none" in variables["methods"]
+    if "none" in profile.methods and asked:
         for chosen in settings:
             yield "none", 0, 1, chosen
     methods = [method for method in variables["methods"] or [profile.default_method] if method != "none"]
@@ -298,7 +309,8 @@ def _restarts(configurations: list[PlannedConfiguration], variables: Mapping[str
         raise PlanError("anchors: expected a baseline to measure again; got anchors=true with baseline=false")
     places: dict[int, str] = {}
     if wanted and baseline is not None:
-        places = {0: "start", len(order) // 2: "middle", len(order): "end"}
+        # The later key wins: with a single restart the middle is the start.
+        places = {len(order) // 2: "middle", len(order): "end", 0: "start"}
     restarts: list[Restart] = []
 
     def add(key: str, repeat: int, anchor: str | None) -> None:
@@ -332,10 +344,14 @@ def configuration_id(
     return digest([configuration.key, engine, engine_version, model, drafter, prompts_sha256])
 
 
+def _count(items: Sized, name: str) -> str:
+    return f"{len(items)} {name}{'' if len(items) == 1 else 's'}"
+
+
 def as_text(plan: Plan, hosts: list[str]) -> str:
     """The plan for people: configurations, load points, order, what is skipped, the time it will take."""
     lines = [f"engine {plan.engine}, prompts {plan.prompts} ({plan.prompts_sha256[:8]})"]
-    lines.append(f"{len(plan.configurations)} configurations:")
+    lines.append(f"{_count(plan.configurations, 'configuration')}:")
     for item in plan.configurations:
         also = f", also asked as {'; '.join(item.requests_of[1:])}" if len(item.requests_of) > 1 else ""
         running = f", max running {item.max_running}" if item.max_running else ""
@@ -343,7 +359,7 @@ def as_text(plan: Plan, hosts: list[str]) -> str:
     points = ", ".join(f"{point.concurrency} ({point.requests} requests)" for point in plan.load_points)
     lines.append(f"load points: concurrency {points}")
     labels = {item.key: item.label for item in plan.configurations}
-    lines.append(f"{len(plan.restarts)} restarts on {len(hosts)} host{'s' if len(hosts) != 1 else ''}, in this order:")
+    lines.append(f"{_count(plan.restarts, 'restart')} on {_count(hosts, 'host')}, in this order:")
     for restart in plan.restarts:
         role = f"anchor, {restart.anchor}" if restart.anchor else f"block {restart.repeat}"
         lines.append(f"  {restart.position:3} {labels[restart.configuration]} ({role})")

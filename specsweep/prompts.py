@@ -51,15 +51,22 @@ def load(name: str) -> PromptSet:
         ) from None
     prompts: list[Prompt] = []
     seen: set[str] = set()
-    for number, line in enumerate(data.decode(errors="replace").splitlines(), start=1):
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise PromptError(f"prompts: {path}: expected UTF-8; byte {error.start} is none: convert the file") from None
+    # Not splitlines: JSON lets U+2028 and its like stand inside a string.
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:
             item = json.loads(line)
-            prompt = Prompt(str(item["id"]), str(item["category"]), str(item["prompt"]))
-        except (ValueError, TypeError, KeyError):
+            prompt = Prompt(str(item["id"]), str(item["category"]), item["prompt"])
+            if not isinstance(prompt.text, str) or not prompt.text:
+                raise ValueError
+        except (ValueError, TypeError, KeyError, RecursionError):
             raise PromptError(
-                f"prompts: {path}:{number}: expected a JSON object with id, category and prompt; got {line[:60]!r}"
+                f"prompts: {path}:{number}: expected an object with id, category and a prompt's text; got {line[:60]!r}"
             ) from None
         if prompt.id in seen:
             raise PromptError(f"prompts: {path}:{number}: the id {prompt.id!r} stands there twice")
