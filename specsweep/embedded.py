@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -113,7 +114,12 @@ def site_archive(packages: Sequence[str], python: str, machine: str, libc: str, 
             f"provision: wheels are known for Linux with glibc, this host has {libc or 'another C library'}: "
             f"install {', '.join(packages)} for its Python and set engine_python"
         )
-    pinned = [f"{package}=={metadata.version(package)}" for package in packages]
+    try:
+        pinned = [f"{package}=={metadata.version(package)}" for package in packages]
+    except metadata.PackageNotFoundError as error:
+        raise EmbeddedError(
+            f"provision: the host gets the versions that are installed here; {error.name} is not: run make venv"
+        ) from None
     key = hashlib.sha256(repr([pinned, python, machine]).encode()).hexdigest()[:12]
     target = cache() / f"site-py{python}-{machine}-{key}.tar"
     with _alone("site"):
@@ -123,8 +129,8 @@ def site_archive(packages: Sequence[str], python: str, machine: str, libc: str, 
 
 
 def _make_site(target: Path, pinned: list[str], python: str, machine: str, libc: str, wheels: str) -> None:
-    major, _, minor = libc.removeprefix("glibc ").partition(".")
-    newest = int(minor or 17) if major == "2" else 17
+    version = re.fullmatch(r"glibc 2\.(\d+).*", libc)
+    newest = int(version[1]) if version else 17
     platforms = [f"manylinux_2_{level}_{machine}" for level in range(newest, 16, -1)]
     platforms += [f"manylinux2014_{machine}", "any"]
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:

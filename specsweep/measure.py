@@ -56,7 +56,8 @@ def steps_of(request: Request, profile: Profile, method: str) -> float | None:
     if any(names.get(name) is None for name in _names_in(profile.acceptance.steps)):
         return None
     value = evaluate(profile.acceptance.steps, names)
-    return float(value) if value else None
+    # More accepted than there are tokens: no such number of steps.
+    return float(value) if value and value > 0 else None
 
 
 def _names_in(expression: str) -> list[str]:
@@ -106,9 +107,9 @@ def acceptance(
     per_request = [(request, steps_of(request, profile, method)) for request in done]
     known = [(request.output_tokens or 0, steps) for request, steps in per_request if steps]
     common: dict[str, Any] = {
-        "drafts": _sum(request.drafts for request in done) or _whole(counted.get("drafts")),
-        "drafted_tokens": _sum(request.drafted_tokens for request in done) or _whole(counted.get("drafted_tokens")),
-        "accepted_tokens": _sum(request.accepted_tokens for request in done) or _whole(counted.get("accepted_tokens")),
+        "drafts": _told((request.drafts for request in done), counted.get("drafts")),
+        "drafted_tokens": _told((request.drafted_tokens for request in done), counted.get("drafted_tokens")),
+        "accepted_tokens": _told((request.accepted_tokens for request in done), counted.get("accepted_tokens")),
         "accepted_per_position": _positions(before, after),
         "histogram": _histogram(done),
         "counters_al": by_counters,
@@ -143,6 +144,12 @@ def acceptance(
 def _sum(values: Iterable[int | None]) -> int | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None
+
+
+def _told(by_requests: Iterable[int | None], by_counters: float | None) -> int | None:
+    """What the requests told, zero included; the counters' difference where they told nothing."""
+    known = _sum(by_requests)
+    return _whole(by_counters) if known is None else known
 
 
 def _whole(value: float | None) -> int | None:
@@ -241,7 +248,8 @@ def _telemetry(gpu: str, rows: list[Mapping[str, Any]]) -> Telemetry:
         return how(values) if values else None
 
     clocks = numbers("clocks.sm")
-    spread = (_at(clocks, 0.95) - _at(clocks, 0.05)) / statistics.median(clocks) if clocks and clocks[-1] else None
+    middle = statistics.median(clocks) if clocks else 0.0
+    spread = (_at(clocks, 0.95) - _at(clocks, 0.05)) / middle if middle else None
     utilization = of("utilization.gpu", statistics.fmean)
     reasons = {reason for row in rows for reason in throttle_reasons(row.get("clocks_throttle_reasons.active"))}
     return Telemetry(

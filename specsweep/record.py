@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -473,5 +474,5 @@ def read_requests(path: Path) -> Iterator[Request]:
                     yield decoder.decode(line)
                 except msgspec.DecodeError as error:
                     raise RecordError(f"{path}:{number}: not a request record: {error}") from error
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise RecordError(f"{path}: cut off or not gzip: {error}") from error

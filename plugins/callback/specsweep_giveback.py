@@ -31,11 +31,16 @@ class CallbackModule(CallbackBase):
         super().__init__()
         self._pid = os.getpid()
         self._taken = False
+        self._sweep_id = ""
         atexit.register(self._give_back)
 
     def v2_playbook_on_task_start(self, task, is_conditional) -> None:
         if task.action.rpartition(".")[2] == "specsweep_host":
             self._taken = True
+
+    def v2_runner_on_ok(self, result) -> None:
+        if result.task.action.rpartition(".")[2] == "specsweep_plan":
+            self._sweep_id = str(result.result.get("sweep_id") or "")
 
     def v2_playbook_on_stats(self, stats) -> None:
         self._taken = False
@@ -51,4 +56,6 @@ class CallbackModule(CallbackBase):
             command += ["--limit", context.CLIARGS["subset"]]
         for extra in context.CLIARGS.get("extra_vars") or ():
             command += ["-e", extra]
+        # Only what this sweep holds: a host that refused us belongs to another one.
+        command += ["-e", f"restore_sweep_id={self._sweep_id or 'none'}"]
         subprocess.run(command, stdin=subprocess.DEVNULL, check=False, timeout=300)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,13 @@ def probe_python(python: str, home: Path) -> dict:
     return {"path": python, "version": f"{major}.{minor}", "modules": found}
 
 
+def forget_old_runs(folder: Path, sweep_id: str) -> None:
+    """Drop what earlier sweeps left here: it was fetched.  The last one stays, for playbooks/collect.yml."""
+    others = sorted((path for path in folder.glob("*") if path.name != sweep_id), key=lambda path: path.stat().st_mtime)
+    for path in others[:-1]:
+        shutil.rmtree(str(path), ignore_errors=True)
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
@@ -91,6 +99,7 @@ def main() -> None:
         if given["stop_replaced"]:
             guard.stop_replaced(home, lease)
         guard.start(home, lease, sys.executable)
+        forget_old_runs(home / "runs", given["sweep_id"])
         service = manager(given["service"], home)
     except (guard.Locked, ServiceError) as error:
         module.fail_json(msg=str(error))

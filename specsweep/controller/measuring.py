@@ -166,7 +166,7 @@ class LoadStep(Step):
                 {
                     "home": arguments["home"],
                     "sweep_id": configuration.sweep_id,
-                    "lease_s": LEASE_S + len(job["points"]) * job["point_timeout_s"],
+                    "lease_s": LEASE_S,
                     "service": arguments["service"],
                     "run": state["remote"],
                     "python": arguments.get("python") or host.facts["engine_python"],
@@ -226,6 +226,8 @@ def load_job(
     exact = sweep.variables["output_mode"] == "exact"
     tokens = sweep.variables["output_tokens"]
     return {
+        "sweep_id": sweep.sweep_id,
+        "lease_s": LEASE_S,
         "url": state["url"],
         "headers": headers,
         "dialect": msgspec.to_builtins(profile.request),

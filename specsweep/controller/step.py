@@ -6,6 +6,7 @@ always parts of the play run and the next configuration starts.  A failure is on
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Mapping
@@ -75,7 +76,9 @@ class Step(ActionBase):  # type: ignore[misc]
                 reason = first_line(error)
                 if time.monotonic() >= deadline:
                     raise StepFailed(f"{self.host} cannot be reached: {reason}", step="lost", lost=True) from None
-                self._connection.reset()
+                # Its own failure says nothing new: the next try will tell.
+                with contextlib.suppress(AnsibleError):
+                    self._connection.reset()
                 time.sleep(min(RECONNECT_EVERY_S, max(0.1, deadline - time.monotonic())))
                 continue
             except AnsibleError as error:

@@ -16,6 +16,10 @@ from tests.hosts.machines import SMALL, Hosts, cells_of, configurations_of, show
 
 pytestmark = [pytest.mark.hosts, pytest.mark.xdist_group("hosts")]
 
+#: Succeeds while a load client measures.
+MEASURING = """pgrep -f load_client > /dev/null &&
+    grep -h '"phase": "measure"' "$(ls -t /var/lib/specsweep/runs/*/*/*/status.json | head -n 1)" """
+
 NASTY = [
     "plain",
     "two words",
@@ -88,7 +92,7 @@ def test_an_interrupt_gives_the_host_back(hosts: Hosts, tmp_path: Path, producti
         "sweep.yml", inventory, *SMALL, "requests=200", "budgets=[0]", f"sweep_results={tmp_path / 'r'}", limit="gpu1"
     )
     try:
-        hosts.wait_for("gpu1", "grep -h measure /var/lib/specsweep/runs/*/*/*/status.json")
+        hosts.wait_for("gpu1", MEASURING)
         assert hosts.sh("gpu1", "systemctl is-active production").strip() == "inactive"
         os.killpg(sweep.pid, signal.SIGINT)
         output, _ = sweep.communicate(timeout=90)
@@ -107,7 +111,7 @@ def test_a_cut_link_does_not_end_the_measurement(hosts: Hosts, inventory: Path, 
         f"sweep_results={results}", limit="gpu2",
     )  # fmt: skip
     try:
-        hosts.wait_for("gpu2", "grep -h measure /var/lib/specsweep/runs/*/*/*/status.json")
+        hosts.wait_for("gpu2", MEASURING)
         hosts.script("cut", "gpu2", check=True)
         time.sleep(22)
         hosts.script("heal", "gpu2", check=True)
@@ -165,7 +169,7 @@ def test_an_expired_lease_is_given_back_by_the_guard(hosts: Hosts, inventory: Pa
         "sweep.yml", inventory, *SMALL, "requests=200", "budgets=[0]", f"sweep_results={tmp_path / 'r'}", limit="gpu1"
     )
     try:
-        hosts.wait_for("gpu1", "grep -h measure /var/lib/specsweep/runs/*/*/*/status.json")
+        hosts.wait_for("gpu1", MEASURING)
     finally:
         os.killpg(sweep.pid, signal.SIGKILL)
         sweep.wait()

@@ -28,7 +28,7 @@ from typing import Any
 
 import aiohttp
 
-from . import metrics, paths
+from . import guard, metrics, paths
 from .generate import with_prompt
 from .service import atomic_write, manager
 from .telemetry import Telemetry
@@ -357,6 +357,7 @@ class Client:
         """Measure every load point in turn; stop where going on would measure something else."""
         telemetry = Telemetry(self.folder / "telemetry.jsonl", self._engine_pids())
         telemetry.start()
+        keeper = asyncio.ensure_future(self._keep_the_host())
         timeout = aiohttp.ClientTimeout(total=self.job["request_timeout_s"], sock_connect=30)
         connector = aiohttp.TCPConnector(limit=0, force_close=not self.dialect["reuse_connections"])
         try:
@@ -376,7 +377,18 @@ class Client:
                     self.tell()
             self.tell(state="done")
         finally:
+            keeper.cancel()
             telemetry.stop()
+
+    async def _keep_the_host(self) -> None:
+        """Renew the sweep's lease while measuring: the controller may be out of reach, or gone for good."""
+        service = self.job.get("service")
+        while service:
+            try:
+                guard.renew(Path(service["home"]), self.job["sweep_id"], self.job["lease_s"])
+            except guard.Locked:
+                return
+            await asyncio.sleep(self.job["lease_s"] / 6)
 
     def _engine_pids(self) -> Any:
         service = self.job.get("service")
