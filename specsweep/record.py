@@ -422,6 +422,12 @@ class Request(Struct, kw_only=True):
     text_sha256: str | None = None
 
 
+class _Head(Struct):
+    """What every record file begins with."""
+
+    schema: int = SCHEMA
+
+
 Record = TypeVar("Record", bound=Struct)
 
 
@@ -445,12 +451,15 @@ def read(path: Path, kind: type[Record]) -> Record:
     except OSError as error:
         raise RecordError(f"{path}: cannot be read: {error.strerror}") from error
     try:
+        # First: of another schema the fields may be others too.
+        schema = msgspec.json.decode(data, type=_Head).schema
+        if schema != SCHEMA:
+            raise RecordError(
+                f"{path}: schema {schema}, this version reads schema {SCHEMA}: use the version that wrote it"
+            )
         record = msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RecordError(f"{path}: not a {kind.__name__.lower()} record of schema {SCHEMA}: {error}") from error
-    schema = getattr(record, "schema", SCHEMA)
-    if schema != SCHEMA:
-        raise RecordError(f"{path}: schema {schema}, this version reads schema {SCHEMA}: use the version that wrote it")
     return record
 
 

@@ -274,7 +274,7 @@ def test_anchors_can_be_wanted_with_few_configurations() -> None:
 
 
 def test_anchors_need_a_baseline() -> None:
-    with pytest.raises(PlanError, match="^anchors: expected a baseline"):
+    with pytest.raises(PlanError, match=r"^anchors: expected a baseline"):
         make(budgets=[8], baseline=False, anchors=True)
     assert anchors_of(make(budgets=[1, 2, 4, 8, 16, 32, 64], baseline=False, anchors="auto")) == []
 
