@@ -123,7 +123,7 @@ def throughput(cells: pd.DataFrame, ax: Axes | None = None, levels: Sequence[obj
     log = style.wide_range(rows["median"].tolist())
     style.plain(ax, "y", log)
     if not log:
-        ax.set_ylim(bottom=0)
+        style.start_at(ax, "y", 0.0)
     _finish(ax, cells, "budget", positions)
     ax.set_ylabel("system output tok/s")
     _notes(ax, cells, BUDGET, _restarts_note(rows["n"]))
@@ -140,7 +140,7 @@ def acceptance_length(cells: pd.DataFrame, ax: Axes | None = None, levels: Seque
     _draw(ax, rows, "concurrency", lambda c: f"{c:.0f}", positions, "budget", levels)
     ax.axhline(1.0, color=style.MUTED, linewidth=0.9, linestyle=(0, (4, 2)), zorder=1)
     style.plain(ax, "y", False)
-    ax.set_ylim(bottom=min(0.9, rows["median"].min() * 0.95))
+    style.start_at(ax, "y", min(0.9, float(rows["median"].min()) * 0.95))
     _finish(ax, cells, "budget", positions)
     ax.set_ylabel("acceptance length (tokens/step)")
     _notes(ax, cells, BUDGET, _restarts_note(rows["n"]))
@@ -158,7 +158,7 @@ def step_time(cells: pd.DataFrame, ax: Axes | None = None, levels: Sequence[obje
     log = style.wide_range(rows["median"].tolist())
     style.plain(ax, "y", log)
     if not log:
-        ax.set_ylim(bottom=0)
+        style.start_at(ax, "y", 0.0)
     _finish(ax, cells, "verify_width", positions)
     ax.set_ylabel("step time (ms)")
     meaning = "width: tokens that the target checks per sequence and step; 1 = baseline"
@@ -192,7 +192,7 @@ def category_speedup(categories: pd.DataFrame, ax: Axes | None = None, levels: S
     ax.set_ylabel("per-user tok/s ÷ baseline")
     requests = panels.measured(categories)["requests"]
     shade = "shaded: slower than the baseline"
-    sample = f"{_span(requests)} requests a category and cell"
+    sample = f"{_span(requests)} a category and cell"
     _notes(ax, categories, BUDGET, shade, sample, _restarts_note(rows["n"]))
     style.legend_beside(ax, "category")
     return ax
@@ -211,10 +211,10 @@ def category_speed(categories: pd.DataFrame, ax: Axes | None = None, levels: Seq
     log = style.wide_range(rows["median"].tolist())
     style.plain(ax, "y", log)
     if not log:
-        ax.set_ylim(bottom=0)
+        style.start_at(ax, "y", 0.0)
     _finish(ax, categories, "budget", positions)
     ax.set_ylabel("per-user output tok/s")
-    sample = f"{_span(panels.measured(categories)['requests'])} requests a category and cell"
+    sample = f"{_span(panels.measured(categories)['requests'])} a category and cell"
     _notes(ax, categories, BUDGET, sample, _restarts_note(rows["n"]))
     style.legend_beside(ax, "category")
     return ax
@@ -231,7 +231,7 @@ def category_acceptance(
     _draw(ax, rows, "category", str, positions, "budget", levels)
     ax.axhline(1.0, color=style.MUTED, linewidth=0.9, linestyle=(0, (4, 2)), zorder=1)
     style.plain(ax, "y", False)
-    ax.set_ylim(bottom=min(0.9, rows["median"].min() * 0.95))
+    style.start_at(ax, "y", min(0.9, float(rows["median"].min()) * 0.95))
     _finish(ax, categories, "budget", positions)
     ax.set_ylabel("acceptance length (tokens/step)")
     _notes(ax, categories, BUDGET, _restarts_note(rows["n"]))
@@ -241,7 +241,9 @@ def category_acceptance(
 
 def _span(values: pd.Series[int]) -> str:
     low, high = int(values.min()), int(values.max())
-    return f"{low}" if low == high else f"{low} to {high}"
+    if low == high:
+        return f"{low} request{'s' * (low != 1)}"
+    return f"{low} to {high} requests"
 
 
 @style.styled
@@ -301,7 +303,7 @@ def acceptance_histogram(
         )
     style.plain(ax, "y", False)
     style.plain(ax, "x", False)
-    ax.set_ylim(bottom=0)
+    style.start_at(ax, "y", 0.0)
     ax.set_ylabel("steps (%)")
     steps = [int(line["steps"].sum()) for _, line in panels.groups(counts, "budget")]
     sample = f"{min(steps):,} to {max(steps):,} steps a budget" if len(steps) > 1 else f"{steps[0]:,} steps"

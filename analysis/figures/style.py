@@ -105,6 +105,14 @@ def wide_range(values: Sequence[float], factor: float = 12.0) -> bool:
     return bool(positive) and max(positive) / min(positive) > factor
 
 
+def start_at(ax: Axes, axis: str, low: float) -> None:
+    """Begin one axis (`x` or `y`) at `low`, with room for the markers at its other end."""
+    high = float(ax.dataLim.x1 if axis == "x" else ax.dataLim.y1)
+    if not math.isfinite(high) or high <= low:
+        high = low + 1.0
+    getattr(ax, f"set_{axis}lim")(low, high + 0.07 * (high - low))
+
+
 def legend_beside(ax: Axes, title: str = "") -> None:
     """A legend right of the axes, where it can cover nothing."""
     handles, labels = ax.get_legend_handles_labels()

@@ -84,8 +84,7 @@ def pareto(cells: pd.DataFrame, ax: Axes | None = None, levels: Sequence[object]
         log = style.wide_range(points[column].tolist())
         style.plain(ax, axis, log)
         if not log:
-            ax.set_xlim(left=0) if axis == "x" else ax.set_ylim(bottom=0)
-    ax.margins(0.08)
+            style.start_at(ax, axis, 0.0)
     note = style.ONE_RESTART if points["n"].max() == 1 else "medians over restarts"
     label = f"per-user output tok/s\npoints on the front carry their concurrency (c); {note}"
     if panels.replayed(cells):

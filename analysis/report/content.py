@@ -193,9 +193,23 @@ def _by_category(results: Results) -> list[str]:
         parts = [f"{name} {_range(low, high)}" for name, low, high in seen]
         lines.append(
             f"Per-user speed against the baseline, {', '.join(which)}, at concurrency {first['concurrency']}, "
-            f"{span}: {words.listed(parts, 6)}."
+            f"{span}: {words.listed(parts, 6)} ({_samples(results.categories, rows)} a category and cell)."
         )
     return lines
+
+
+def _samples(categories: pd.DataFrame, rows: pd.DataFrame) -> str:
+    """How many requests a category and cell of these rows had."""
+    concurrency = int(rows["concurrency"].iloc[0])
+    here = categories["configuration_id"].isin(_ids(categories, rows)) & categories["concurrency"].eq(concurrency)
+    counts = categories.loc[here & categories["status"].eq("ok"), "requests"]
+    low, high = int(counts.min()), int(counts.max())
+    return words.plural(low, "request") if low == high else f"{low} to {high} requests"
+
+
+def _ids(categories: pd.DataFrame, rows: pd.DataFrame) -> set[str]:
+    labels = set(rows["label"])
+    return set(categories.loc[categories["label"].isin(labels), "configuration_id"])
 
 
 #: Most places of which the first screen tells the categories.
