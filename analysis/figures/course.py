@@ -200,6 +200,8 @@ def timeline(phases: pd.DataFrame, ax: Axes | None = None, most: int = 40) -> Ax
     rest = f"\nfirst {most} of {len(order)} restarts" if len(order) > most else ""
     since = "each restart" if aligned else "the sweep"
     ax.set_xlabel(f"time since the start of {since} ({unit}){rest}")
+    if panels.replayed(phases):
+        style.note(ax, style.REPLAY)
     names = [name for name in PHASES if name in bars] + sorted(set(bars) - set(PHASES))
     handles = [
         Patch(

@@ -418,7 +418,7 @@ def _timeline(results: Results) -> Picture | None:
     if phases.empty:
         return None
     keys = ["sweep_id", "host", "configuration_id", "repeat"]
-    overheads = results.configurations[[*keys, "anchor", "overhead_s"]]
+    overheads = results.configurations[[*keys, "anchor", "overhead_s", "origin"]]
     joined = phases.assign(anchor_key=phases["anchor"].fillna("")).merge(
         overheads.assign(anchor_key=overheads["anchor"].fillna(""))
         .drop(columns="anchor")

@@ -151,11 +151,17 @@ def test_several_restarts_are_not_called_one():
 
 def test_replay_is_said_wherever_its_numbers_appear(tmp_path):
     cells = [cell(budget=b, origin="replay", tok_s=100.0 + b, al=1 + b / 8) for b in (0, 8, 64)]
-    report = write_report(results(cells), tmp_path)
+    configuration = record.Configuration(
+        sweep_id="made", host="host1", configuration_id=cells[1].configuration_id, label="ddtree b8", origin="replay",
+        engine="sglang", method="ddtree", budget=8, status="ok",
+        phases=[record.Phase(name="load", start_unix_s=1e9, end_unix_s=1e9 + 5)],
+    )  # fmt: skip
+    report = write_report(results(cells, configuration_records=[configuration]), tmp_path)
     page = report.page.read_text()
     assert any(words.REPLAY in notice for notice in report.content.notices)
     table = page[page.index('id="numbers"') :]
     assert table.count(words.REPLAY) >= 3
+    assert (tmp_path / "timeline.png").exists()
     for drawing in re.findall(r"<svg.*?</svg>", page, re.DOTALL):
         assert words.REPLAY in drawing
     rows = [line for line in (tmp_path / "summary.md").read_text().splitlines() if line.startswith("| ")]
