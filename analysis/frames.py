@@ -52,7 +52,7 @@ def _column(values: list[Any], kind: str) -> Column:
     if kind == "bool":
         return np.array(values, dtype=bool)
     if kind == "float":
-        return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+        return number(values)
     column = np.empty(len(values), dtype=object)
     column[:] = values
     return column
@@ -70,7 +70,12 @@ def _frame(columns: dict[str, Column]) -> pd.DataFrame:
 
 def number(values: Iterable[Any]) -> np.ndarray[Any, Any]:
     """float64 column of optional numbers; None becomes NaN."""
-    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    known = [np.nan if value is None else value for value in values]
+    try:
+        return np.array(known, dtype=np.float64)
+    except OverflowError:
+        # An integer that no float holds: broken input, and infinite for all purposes.
+        return np.array([value if abs(value) < 2**1000 else np.inf for value in known], dtype=np.float64)
 
 
 def text(values: Iterable[Any]) -> np.ndarray[Any, Any]:

@@ -109,7 +109,13 @@ class Results:
             folder = self.folders.get(restart_key(cell))
             if cell.requests_file and folder:
                 path = folder / cell.requests_file
-                batches.append((cell, list(_requests_of(path, self.problems))))
+                found = list(_requests_of(path, self.problems))
+                there = sum(not request.warmup for request in found)
+                if there < cell.requests_completed:
+                    self.problems.append(
+                        f"{path}: {there} requests, its cell counts {cell.requests_completed} completed: some are missing"
+                    )
+                batches.append((cell, found))
         return frames.requests_frame(batches)
 
     @cached_property
@@ -340,8 +346,18 @@ def too_large(item: record.Cell | record.Configuration) -> str:
     for name, sort in frames.scalar_fields(type(item)).items():
         value = getattr(item, name)
         if sort == "int" and abs(value) >= 2**63:
-            return f"{name} is {value:.3g}, which cannot be"
+            return f"{name} is {_short(value)}, which cannot be"
+    if isinstance(item, record.Cell):
+        counts = [count for entry in item.categories.values() for count in (entry.requests, entry.output_tokens)]
+        counts += (item.acceptance.accepted_per_position if item.acceptance else None) or []
+        largest = max(counts, default=0)
+        if largest >= 2**63:
+            return f"a count is {_short(largest)}, which cannot be"
     return ""
+
+
+def _short(value: int) -> str:
+    return f"{value:.3g}" if abs(value) < 10**300 else "a number of more than 300 digits"
 
 
 def _check_phases(item: record.Configuration, problems: list[str]) -> None:

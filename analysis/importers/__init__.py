@@ -8,6 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
+import msgspec
+
 from analysis.importers import (
     aiperf,
     bench_speculative,
@@ -20,6 +22,7 @@ from analysis.importers import (
     vllm_sweep,
 )
 from analysis.importers.source import Imported, Importer, Place, Row, read_rows
+from specsweep import record
 
 __all__ = ["IMPORTERS", "Imported", "import_path"]
 
@@ -106,9 +109,13 @@ def _converted(importer: Importer, row: Row, place: Place, problems: list[str]) 
     try:
         found = importer.convert(row, place)
         for cell in found.cells:
+            # What the row put in is checked like a record that was read from disk.
+            msgspec.convert(msgspec.to_builtins(cell), record.Cell)
             problem = too_large(cell)
             if problem:
                 raise ValueError(problem)
+        for _, requests in found.requests:
+            msgspec.convert(msgspec.to_builtins(requests), list[record.Request])
         return found
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         words = str(error) if not isinstance(error, KeyError) else f"expected a field {error}"
