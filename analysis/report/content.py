@@ -52,6 +52,25 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Cause:
+    """Why one configuration is faster or slower at one concurrency: factors relative to its reference."""
+
+    label: str
+    budget: int
+    concurrency: int
+    throughput: float | None
+    running: float | None
+    al: float | None
+    step_time: float | None
+    needs_al: float | None
+    """acceptance length at which it would be as fast as its reference"""
+    measured_al: float | None
+    doubling: str
+    """gain in throughput of the last doubling of the budget"""
+    direction: str
+
+
+@dataclass(frozen=True)
 class FailureCard:
     """One distinct failure and everything it hit."""
 
@@ -114,6 +133,9 @@ class Content:
     problems: list[str] = field(default_factory=list)
     verdicts: pd.DataFrame = field(default_factory=pd.DataFrame)
     """as of `analysis.verdicts.verdicts`"""
+    factors: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """as of `analysis.why.decomposition`"""
+    causes: list[Cause] = field(default_factory=list)
     noise_floor: float | None = None
     """largest relative spread of anything that should not have moved, halved; None where nothing says"""
 
@@ -127,6 +149,7 @@ def content_of(results: Results) -> Content:
     """Everything that a report on these results says."""
     cells = results.cells
     frame = judging.verdicts(results)
+    factors = why.decomposition(results, frame)
     return Content(
         title=_title(results),
         facts=_facts(results),
@@ -141,6 +164,8 @@ def content_of(results: Results) -> Content:
         overheads=_overheads(results),
         problems=list(results.problems),
         verdicts=frame,
+        factors=factors,
+        causes=_causes(factors),
         noise_floor=_noise_floor(results),
     )
 
@@ -390,6 +415,42 @@ def _row(variant: str, rows: list[dict[str, Any]], verdict: dict[str, Any]) -> R
         sentence=str(verdict.get("sentence", "")),
         replay=any(row["origin"] == "replay" for row in rows),
     )
+
+
+def _causes(factors: pd.DataFrame) -> list[Cause]:
+    """The factors of every configuration that has a reference with a number."""
+    rows = [
+        row
+        for row in panels.rows(factors)
+        if row["reference_kind"] != "itself" and not words.missing(row["throughput_ratio"])
+    ]
+    rows.sort(key=lambda row: (row["host"], row["method"], row["budget"], row["concurrency"]))
+    several_hosts = len({row["host"] for row in rows}) > 1
+    return [
+        Cause(
+            label=f"{row['host']}: {row['label']}" if several_hosts else str(row["label"]),
+            budget=int(row["budget"]),
+            concurrency=int(row["concurrency"]),
+            throughput=_number(row["throughput_ratio"]),
+            running=_number(row["running_ratio"]),
+            al=_number(row["al_ratio"]),
+            step_time=_number(row["step_time_ratio"]),
+            needs_al=_number(row["break_even_al"]),
+            measured_al=_number(row["al"]),
+            doubling=_doubling(row),
+            direction=str(row["direction"]),
+        )
+        for row in rows
+    ]
+
+
+def _doubling(row: dict[str, Any]) -> str:
+    if words.missing(row["doubling_gain"]):
+        return ""
+    said = f"{100 * row['doubling_gain']:+.1f} % from {row['previous_budget']:.0f}"
+    if words.missing(row["doubling_low"]) or words.missing(row["doubling_high"]):
+        return said
+    return f"{said} ({100 * row['doubling_low']:+.1f} to {100 * row['doubling_high']:+.1f})"
 
 
 def failure_cards(results: Results) -> list[FailureCard]:

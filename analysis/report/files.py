@@ -27,6 +27,7 @@ def write_tables(folder: Path, results: Results, content: Content) -> list[Path]
     _uniform(cells).to_parquet(written[1], index=False)
     others = {
         "verdicts": content.verdicts,
+        "factors": content.factors,
         "categories": results.categories,
         "positions": results.positions,
         "phases": results.phases,
@@ -53,7 +54,8 @@ def _uniform(frame: pd.DataFrame) -> pd.DataFrame:
 def as_json(content: Content, written: list[str]) -> dict[str, Any]:
     """The report as plain data; absent numbers are null."""
     plain = asdict(content)
-    plain["verdicts"] = content.verdicts.to_dict("records")
+    for name in ("verdicts", "factors"):
+        plain[name] = getattr(content, name).to_dict("records")
     for card, original in zip(plain["failures"], content.failures, strict=True):
         card["evidence"] = msgspec.to_builtins(original.evidence)
     whole: dict[str, Any] = clean({"schema": SCHEMA, **plain, "files": written})

@@ -272,6 +272,17 @@ def test_adjusted_settings_and_void_cells_are_told():
     assert (row.status, row.system_tok_s, row.verdict) == ("invalid", None, "")
 
 
+def test_why_has_the_three_factors_and_the_break_even_length(tmp_path):
+    cells = [cell(budget=0, tok_s=100.0, al=1.0), cell(budget=8, tok_s=80.0, al=2.0)]
+    report = write_report(results(cells), tmp_path)
+    (cause,) = report.content.causes
+    assert (cause.throughput, cause.al, cause.step_time) == (pytest.approx(0.8), pytest.approx(2), pytest.approx(2.5))
+    assert (cause.needs_al, cause.measured_al) == (pytest.approx(2.5), pytest.approx(2.0))
+    assert cause.direction == "acceptance up, throughput down"
+    assert "acceptance up, throughput down" in report.page.read_text()
+    assert (tmp_path / "factors.csv").exists()
+
+
 def test_markdown_shows_hostile_text_as_it_is():
     text = summary(content_of(results([cell(budget=0), cell(budget=8, label="a|b\n# c @team <b>", tok_s=None)])))
     row = next(line for line in text.splitlines() if "a\\|b" in line)
