@@ -90,6 +90,17 @@ def descendants(pid: int) -> set[int]:
     return found
 
 
+def group(leader: int) -> set[int]:
+    """Processes of a process group; a child stays in it when its parent ends."""
+    found = set()
+    for entry in PROC.iterdir() if available() else ():
+        if entry.name.isdigit():
+            state = _stat(int(entry.name))
+            if state and int(state[2]) == leader and state[0] not in ("Z", "X"):
+                found.add(int(entry.name))
+    return found
+
+
 def listening_inodes(port: int) -> set[str]:
     """Inodes of the TCP sockets that listen on a port."""
     inodes = set()

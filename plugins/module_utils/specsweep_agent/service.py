@@ -5,6 +5,7 @@ One interface for both; `properties` speaks systemd's words.  The unit is writte
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -230,9 +231,9 @@ class Supervisor:
             "specsweep-%d-%s.sock" % (os.geteuid(), uuid.uuid5(uuid.NAMESPACE_URL, str(path)).hex[:12])
         )
 
-    def _rpc(self) -> Any:
-        proxy = xmlrpc.client.ServerProxy("http://supervisor/RPC2", transport=_UnixTransport(str(self._socket())))
-        return proxy.supervisor
+    def _rpc(self, wait_s: float = 60.0) -> Any:
+        transport = _UnixTransport(str(self._socket()), wait_s)
+        return xmlrpc.client.ServerProxy("http://supervisor/RPC2", transport=transport).supervisor
 
     def _up(self) -> None:
         try:
@@ -244,20 +245,16 @@ class Supervisor:
         configuration = self.folder / "supervisord.conf"
         programs = self.folder / "conf.d"
         programs.mkdir(exist_ok=True)
-        log = str(self.folder / "supervisord.log").replace("%", "%%")
+        folder, socket_path = (str(path).replace("%", "%%") for path in (self.folder, self._socket()))
         atomic_write(
             configuration,
-            "[unix_http_server]\nfile={socket}\nchmod=0700\n"
-            "[supervisord]\nlogfile={log}\npidfile={pid}\nchildlogdir={folder}\nminfds=1024\n"
+            f"[unix_http_server]\nfile={socket_path}\nchmod=0700\n"
+            f"[supervisord]\nlogfile={folder}/supervisord.log\npidfile={folder}/supervisord.pid\n"
+            f"childlogdir={folder}\nminfds=1024\n"
             "[rpcinterface:supervisor]\n"
             "supervisor.rpcinterface_factory = supervisor.rpcinterface:make_main_rpcinterface\n"
-            "[include]\nfiles = {programs}/*.conf\n".format(
-                socket=self._socket(),
-                log=log,
-                pid=self.folder / "supervisord.pid",
-                folder=self.folder,
-                programs=programs,
-            ),
+            # Relative to this file: the list is split at spaces.
+            "[include]\nfiles = conf.d/*.conf\n",
             0o600,
         )
         environment = dict(
@@ -322,7 +319,8 @@ class Supervisor:
                 # As systemd's mixed: TERM to the main process, KILL to the whole group.
                 stop_group="true" if plan["kill_mode"] == "control-group" else "false",
                 kill_group=whole_group,
-                log=str(self._log()).replace("%", "%%"),
+                # Supervisor replaces the names in a log's path twice.
+                log=str(self._log()).replace("%", "%%%%"),
             ),
             0o600,
         )
@@ -367,19 +365,30 @@ class Supervisor:
         )
 
     def stop(self, timeout_s: float) -> None:
-        try:
-            pid = int(self._info().get("pid") or 0)
-            members = procfs.descendants(pid) if pid else set()
-            self._rpc().stopProcess(self.name, True)
-        except (OSError, http.client.HTTPException, xmlrpc.client.Fault):
-            return
+        members = self.pids()
+        plan = json.loads(self.unit_path.read_text()) if self.unit_path.exists() else {}
+        # supervisord answers when the process has ended, and gives it the time of its own plan.
+        wait_s = max(timeout_s, plan.get("stop_timeout_s", 0.0)) + 60.0
+        # A Fault: it does not run.  No answer: there is no supervisord, or it was ended; its children may live.
+        with contextlib.suppress(OSError, http.client.HTTPException, xmlrpc.client.Fault):
+            self._rpc(wait_s).stopProcess(self.name, True)
         # What the main process left behind would hold port and memory of the next configuration.
-        for member in members:
+        for member in members | self._left_behind():
             if procfs.alive(member):
                 try:
                     os.kill(member, signal.SIGKILL)
                 except OSError:
                     continue
+
+    def _left_behind(self) -> set[int]:
+        """Children of the last main process, which led a process group of its own."""
+        state = json.loads(self.state_path.read_text()) if self.state_path.exists() else {}
+        leader = int(state.get("pid") or 0)
+        if not leader:
+            return set()
+        # Younger than the start, so that a number which was given out again is nobody else's group.
+        began = state.get("started", 0.0) - 5.0
+        return {pid for pid in procfs.group(leader) if (procfs.start_time(pid) or 0.0) > began}
 
     def _info(self) -> dict[str, Any]:
         try:
@@ -437,7 +446,7 @@ class Supervisor:
 
     def pids(self) -> set[int]:
         pid = int(self._info().get("pid") or 0)
-        return procfs.descendants(pid) if pid else set()
+        return procfs.descendants(pid) | procfs.group(pid) if pid else set()
 
     def write_log(self, invocation_id: str, path: Path) -> None:
         if self._log().exists():
@@ -542,17 +551,18 @@ def _last_line(text: str) -> str:
 
 
 class _UnixTransport(xmlrpc.client.Transport):
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, wait_s: float) -> None:
         super().__init__()
         self._path = path
+        self._wait_s = wait_s
 
     def make_connection(self, host: Any) -> http.client.HTTPConnection:
-        path = self._path
+        path, wait_s = self._path, self._wait_s
 
         class Connection(http.client.HTTPConnection):
             def connect(self) -> None:
                 self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-                self.sock.settimeout(60)
+                self.sock.settimeout(wait_s)
                 self.sock.connect(path)
 
         return Connection("localhost")
