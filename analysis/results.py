@@ -112,8 +112,9 @@ class Results:
                 found = list(_requests_of(path, self.problems))
                 there = sum(not request.warmup for request in found)
                 if there < cell.requests_completed:
+                    counted = cell.requests_completed
                     self.problems.append(
-                        f"{path}: {there} requests, its cell counts {cell.requests_completed} completed: some are missing"
+                        f"{path}: {there} requests, its cell counts {counted} completed: some are missing"
                     )
                 batches.append((cell, found))
         return frames.requests_frame(batches)
