@@ -105,6 +105,10 @@ class CallbackModule(Default):
         self._say(f"[{host}] cannot be used, {answer['cells']} cells recorded as failed: {answer['reason']}", "red")
 
     def _told_by_specsweep_restore(self, host, answer) -> None:
+        for problem in answer.get("problems") or []:
+            self._say(f"[{host}] given back, but: {problem}", "red")
+        if answer.get("later"):
+            self._say(f"[{host}] its guard gives it back within minutes: {answer['reason']}", "yellow")
         started = ", ".join(answer.get("started") or [])
         if started:
             self._say(f"[{host}] given back, running again: {started}")

@@ -58,4 +58,16 @@ class CallbackModule(CallbackBase):
             command += ["-e", extra]
         # Only what this sweep holds: a host that refused us belongs to another one.
         command += ["-e", f"restore_sweep_id={self._sweep_id or 'none'}"]
-        subprocess.run(command, stdin=subprocess.DEVNULL, check=False, timeout=300)
+        # Pipes of its own: Ansible refuses our stdout, which the interrupt may have left non-blocking.
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        print(done.stdout, end="", file=sys.stderr, flush=True)
+        if done.returncode:
+            print(f"the hosts could not all be given back: run {' '.join(command)}", file=sys.stderr, flush=True)

@@ -9,7 +9,7 @@ from typing import Any
 from specsweep import engine as engines
 from specsweep import outcome, record
 from specsweep.controller import runfolder
-from specsweep.controller.step import AGENT, Step
+from specsweep.controller.step import AGENT, Step, StepFailed
 
 #: How long a lock lives between two steps when the controller is gone.
 LEASE_S = 180.0
@@ -156,6 +156,15 @@ class RestoreStep(Step):
     takes = ("home", "sweep_id", "keep", "deployed", "reconnect_timeout_s")
 
     def do(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return self._restore(arguments)
+        except StepFailed as failure:
+            if not failure.result.get("lost"):
+                raise
+            # The guard on the host does it when the lease runs out.
+            return {"changed": False, "restored": False, "reason": str(failure), "later": True}
+
+    def _restore(self, arguments: dict[str, Any]) -> dict[str, Any]:
         return self.call(
             "specsweep_restore",
             {

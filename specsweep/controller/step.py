@@ -33,7 +33,6 @@ class StepFailed(Exception):
 class Step(ActionBase):  # type: ignore[misc]
     """Base of the steps.  A subclass has `needs` (required arguments), `takes` (others) and `do`."""
 
-    TRANSFERS_FILES = True
     needs: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
 
@@ -53,6 +52,11 @@ class Step(ActionBase):  # type: ignore[misc]
             # Our own errors (variables, plans, profiles, records) are ValueErrors with one line for the user.
             result.update(failed=True, msg=str(error))
         return result
+
+    def cleanup(self, force: bool = False) -> None:
+        """Leave no temporary folder; a host that cannot be reached any more keeps its own."""
+        with contextlib.suppress(AnsibleError):
+            super().cleanup(force)
 
     def do(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Do the step; returns what the task's result holds.  Raises StepFailed."""

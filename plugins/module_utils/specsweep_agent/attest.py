@@ -55,6 +55,11 @@ def command_line(wanted: list[str], actual: list[str] | None) -> Witness:
     if not any(argument.startswith("-") for argument in actual):
         return _witness("command_line", "unknown", "the process renamed itself: {}".format(" ".join(actual)[:120]))
     missing = [argument for argument in wanted[1:] if argument not in actual]
+    if not missing:
+        shown = " ".join(actual)[:200]
+        return _witness(
+            "command_line", "not_applied", f"the process has the arguments in another order or more: {shown}"
+        )
     return _witness("command_line", "not_applied", "not in the process's arguments: {}".format(" ".join(missing)[:200]))
 
 
@@ -101,10 +106,9 @@ def same(asked: Any, effective: Any) -> bool:
     except (TypeError, ValueError):
         pass
     if isinstance(asked, str) and isinstance(effective, (dict, list)):
-        try:
-            return json.loads(asked) == effective
-        except ValueError:
-            return False
+        asked = _json(asked)
+    if isinstance(asked, (list, tuple)) and isinstance(effective, (list, tuple)):
+        return len(asked) == len(effective) and all(map(same, asked, effective))
     if isinstance(asked, dict) and isinstance(effective, dict):
         return all(key in effective and same(value, effective[key]) for key, value in asked.items())
     return str(asked).lower() == str(effective).lower()

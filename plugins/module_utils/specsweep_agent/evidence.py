@@ -26,14 +26,22 @@ def split_journal(source: Path, engine: Path, unit: Path) -> None:
                 entry = json.loads(line)
             except ValueError:
                 continue
-            message = entry.get("MESSAGE")
-            data = bytes(message) if isinstance(message, list) else str(message or "").encode()
+            data = _message(entry.get("MESSAGE"))
             if entry.get("SYSLOG_IDENTIFIER") == "systemd" and "_PID" in entry:
                 stamp = int(entry.get("__REALTIME_TIMESTAMP", 0)) / 1e6
                 when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(stamp)) + "Z"
                 about.write((f"{when} systemd: ").encode() + data + b"\n")
             else:
                 own.write(data + b"\n")
+
+
+def _message(message: Any) -> bytes:
+    """journald gives text, a list of bytes where it is no UTF-8, or a list of these when a line came twice."""
+    if isinstance(message, list):
+        if all(isinstance(item, int) for item in message):
+            return bytes(message)
+        return b"\n".join(map(_message, message))
+    return b"" if message is None else str(message).encode(errors="surrogateescape")
 
 
 def kernel_messages(start_unix_s: float, end_unix_s: float) -> str | None:
@@ -103,18 +111,25 @@ def _files(path: Path) -> list[Path]:
 
 def _packed(path: Path, secrets: list[str]) -> Path:
     """The file without secrets; logs and pages compressed.  Line by line, so its size does not matter."""
-    if path.suffix == ".gz":
-        return path
-    small = path.suffix == ".json" or path.name == "status.json"
-    target = path if small else path.with_name(path.name + ".gz")
+    small = path.suffix == ".json"
+    packed = path.suffix == ".gz"
+    target = path if small or packed else path.with_name(path.name + ".gz")
     temporary = path.with_name(path.name + ".tmp")
-    with path.open("rb") as source, temporary.open("wb") if small else gzip.open(str(temporary), "wb", 5) as out:
+    with _reader(path, packed) as source, _writer(temporary, not small) as out:
         for block in _lines(source):
             out.write(redact.clean(block, secrets))
     temporary.replace(target)
     if target != path:
         path.unlink()
     return target
+
+
+def _reader(path: Path, packed: bool) -> Any:
+    return gzip.open(str(path)) if packed else path.open("rb")
+
+
+def _writer(path: Path, packed: bool) -> Any:
+    return gzip.open(str(path), "wb", 5) if packed else path.open("wb")
 
 
 def _lines(source: Any) -> Iterable[bytes]:

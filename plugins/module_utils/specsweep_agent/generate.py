@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -46,6 +47,13 @@ def get(url: str, timeout_s: float, headers: dict[str, str] | None = None) -> tu
             return error.code, error.read()
     except urllib.error.URLError as error:
         raise OSError(str(error.reason)) from None
+    except http.client.HTTPException as error:
+        raise OSError(_no_http(error)) from None
+
+
+def _no_http(error: http.client.HTTPException) -> str:
+    """What listens speaks no HTTP, or hung up in the middle."""
+    return f"no whole HTTP answer ({type(error).__name__}: {str(error)[:100]!r})"
 
 
 def events(stream: Any) -> Iterator[dict[str, Any]]:
@@ -82,6 +90,8 @@ def generate(
                 if error:
                     raise Refused(f"an error inside the stream: {str(error)[:300]}")
                 piece = paths.first(event, dialect["text"]) or ""
+                if not isinstance(piece, str):
+                    raise Refused(f"the text is none: {str(piece)[:100]}")
                 text = piece if dialect.get("text_is_cumulative") else text + piece
                 last.update(event)
     except urllib.error.HTTPError as error:
@@ -89,6 +99,8 @@ def generate(
             raise Refused("HTTP %d: %s" % (error.code, error.read()[:300].decode(errors="replace"))) from None
     except urllib.error.URLError as error:
         raise OSError(str(error.reason)) from None
+    except http.client.HTTPException as error:
+        raise OSError(_no_http(error)) from None
     except ValueError as error:
         raise Refused(f"not an event stream: {error}") from None
     if not text:

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .service import Systemd, atomic_write, manager
+from .service import ServiceError, Systemd, atomic_write, manager
 
 CLIENT = "specsweep-load"
 GUARD = "specsweep-guard"
@@ -102,7 +102,8 @@ def snapshot(home: Path, service_name: str, replaces: list[str]) -> dict[str, An
 def restore(home: Path, deployed: bool = False) -> dict[str, Any]:
     """End engine and load client, put back what ran before, drop the lock.  Safe to call twice.
 
-    With `deployed` a deployment is ended too, where no sweep holds the host.
+    With `deployed` a deployment is ended too, where no sweep holds the host.  What cannot be started again is told
+    in `problems`; the lock is dropped all the same.
     """
     lease = read_lease(home)
     if lease is None and deployed:
@@ -114,28 +115,41 @@ def restore(home: Path, deployed: bool = False) -> dict[str, Any]:
     service.stop(60.0)
     before = lease["before"]
     told: list[str] = []
-    if before["unit"] is not None:
-        if isinstance(service, Systemd):
-            service.install(before["unit"], before["environment"] or "")
+    problems: list[str] = []
+    try:
+        if before["unit"] is None:
+            service.remove()
         else:
-            program = json.loads(before["environment"] or before["unit"])
-            environment = program.pop("environment", {})
-            service.install(json.dumps(program), json.dumps(environment))
-        if before["active"]:
-            service.restart()
-            told.append(lease["service"])
-    else:
-        service.remove()
+            _put_back(service, before)
+            if before["active"]:
+                told.append(lease["service"])
+    except ServiceError as error:
+        problems.append(str(error))
     for name in before["replaced"]:
-        _unit(name, home).restart()
-        told.append(name)
+        try:
+            _unit(name, home).restart()
+            told.append(name)
+        except ServiceError as error:
+            problems.append(str(error))
     kept = _lease(home) if _lease(home).exists() else home / DEPLOYED
     kept.replace(home / "lease.last.json")
-    return {"restored": True, "sweep_id": lease["sweep_id"], "started": told}
+    return {"restored": True, "sweep_id": lease["sweep_id"], "started": told, "problems": problems}
 
 
 def _unit(name: str, home: Path) -> Systemd:
     return Systemd(name.removesuffix(".service"), home)
+
+
+def _put_back(service: Any, before: dict[str, Any]) -> None:
+    """Install the unit of an earlier deployment again, and start it if it ran."""
+    if isinstance(service, Systemd):
+        service.install(before["unit"], before["environment"] or "")
+    else:
+        program = json.loads(before["environment"] or before["unit"])
+        environment = program.pop("environment", {})
+        service.install(json.dumps(program), json.dumps(environment))
+    if before["active"]:
+        service.restart()
 
 
 def release(home: Path) -> dict[str, Any]:

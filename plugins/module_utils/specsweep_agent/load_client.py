@@ -35,6 +35,7 @@ from .telemetry import Telemetry
 
 VERSION = "1"
 LAG_EVERY_S = 0.02
+ENDED = "ended from outside"
 
 
 def quantile(values: list[float], share: float) -> float | None:
@@ -91,10 +92,31 @@ class Client:
         sent = time.perf_counter()
         record["sent_s"] = round(sent - origin, 6)
         text, last, first_at, ended_at = [], {}, None, sent  # type: ignore[var-annotated]
+
+        def take(line: bytes, now: float) -> None:
+            nonlocal first_at, ended_at
+            event = self._event(line)
+            if event is None:
+                return
+            ended_at = now
+            problem = paths.first(event, self.dialect["error"])
+            if problem:
+                record["error"] = f"error inside a 200 stream: {str(problem)[:300]}"
+                record["phantom"] = True
+            piece = paths.first(event, self.dialect["text"])
+            if piece and isinstance(piece, str):
+                if first_at is None:
+                    first_at = now
+                if self.dialect["text_is_cumulative"]:
+                    text[:] = [piece]
+                else:
+                    text.append(piece)
+            _merge(last, event)
+
         try:
             async with session.post(self.job["url"] + self.dialect["path"], json=body) as answer:
                 if answer.status != 200:
-                    detail = (await answer.text())[:300]
+                    detail = (await answer.text(errors="replace"))[:300]
                     record["error"] = "HTTP %d: %s" % (answer.status, detail)
                 else:
                     buffer = b""
@@ -103,23 +125,9 @@ class Client:
                         buffer += chunk
                         *lines, buffer = buffer.split(b"\n")
                         for line in lines:
-                            event = self._event(line)
-                            if event is None:
-                                continue
-                            ended_at = now
-                            problem = paths.first(event, self.dialect["error"])
-                            if problem:
-                                record["error"] = f"error inside a 200 stream: {str(problem)[:300]}"
-                                record["phantom"] = True
-                            piece = paths.first(event, self.dialect["text"])
-                            if piece:
-                                if first_at is None:
-                                    first_at = now
-                                if self.dialect["text_is_cumulative"]:
-                                    text[:] = [piece]
-                                else:
-                                    text.append(piece)
-                            _merge(last, event)
+                            take(line, now)
+                    # The last line may have no end; a half one is no JSON, and so an error.
+                    take(buffer, time.perf_counter())
         except asyncio.CancelledError:
             record["error"] = "cancelled: the measurement was ended"
             record["ok"] = False
@@ -176,6 +184,8 @@ class Client:
             problem = "the server ended it: {}".format(record["finish_reason"])
         elif not text:
             problem = "HTTP 200 with an empty text"
+        elif dialect["finish_reason"] and record["finish_reason"] is None:
+            problem = "the stream ended before the answer did: no finish reason came"
         elif tokens is None:
             problem = "the server gave no count of output tokens"
         elif self.job["exact"] and tokens != self.job["max_tokens"]:
@@ -219,7 +229,7 @@ class Client:
         except asyncio.TimeoutError:
             interrupted = "not done within {:g} s".format(self.job["point_timeout_s"])
         except asyncio.CancelledError:
-            interrupted = "ended from outside"
+            interrupted = ENDED
             for task in workers:
                 task.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
@@ -244,7 +254,7 @@ class Client:
             return None
         try:
             async with session.get(self.job["url"] + rules["path"], timeout=aiohttp.ClientTimeout(total=10)) as answer:
-                return await answer.text() if answer.status == 200 else None
+                return await answer.text(errors="replace") if answer.status == 200 else None
         except (aiohttp.ClientError, OSError, asyncio.TimeoutError):
             return None
 
@@ -326,7 +336,12 @@ class Client:
             self.phase("measure", measured["began_unix_s"], name)
             records = records + measured["records"]
             tokens = sum(record.get("output_tokens") or 0 for record in measured["records"] if record.get("ok"))
-            after = await self._counters_after(session, before, tokens)
+            try:
+                after = await self._counters_after(session, before, tokens)
+            except asyncio.CancelledError:
+                # What was measured is written all the same.
+                after = {}
+                measured["interrupted"] = measured["interrupted"] or ENDED
             lag_p99 = quantile(lag.samples_ms, 0.99)
             result.update(
                 window_start_unix_s=measured["began_unix_s"],
@@ -418,7 +433,7 @@ def main() -> int:
         try:
             await task
         except asyncio.CancelledError:
-            client.tell(state="interrupted", reason="ended from outside")
+            client.tell(state="interrupted", reason=ENDED)
 
     try:
         asyncio.run(bounded())

@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Iterator
 
-_SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
+#: Labels end at the first brace outside quotes: an exemplar behind the value has braces of its own.
+_SAMPLE = re.compile(r'^([a-zA-Z_:][\w:]*)\s*(?:\{((?:[^"{}]|"(?:[^"\\]|\\.)*")*)\})?\s+(\S+)')
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+def _samples(page: str, name: str) -> Iterator[tuple[str, float]]:
+    """(labels, value) of every sample of a metric; what is no finite number is no count."""
+    for line in page.split("\n"):
+        match = _SAMPLE.match(line) if line.startswith(name) else None
+        if match and match[1] == name:
+            try:
+                value = float(match[3])
+            except ValueError:
+                continue
+            if math.isfinite(value):
+                yield match[2] or "", value
 
 
 def total(page: str, name: str) -> float | None:
     """Sum of a metric over its label sets; None where the page does not have it."""
-    values = [float(match[3]) for match in map(_SAMPLE.match, page.splitlines()) if match and match[1] == name]
+    values = [value for _, value in _samples(page, name)]
     return sum(values) if values else None
 
 
 def by_label(page: str, name: str, label: str) -> dict[str, float]:
     """Sums of a metric by the value of one label."""
     sums: dict[str, float] = {}
-    for match in map(_SAMPLE.match, page.splitlines()):
-        if match and match[1] == name:
-            value = dict(_LABEL.findall(match[2] or "")).get(label)
-            if value is not None:
-                sums[value] = sums.get(value, 0.0) + float(match[3])
+    for labels, count in _samples(page, name):
+        value = dict(_LABEL.findall(labels)).get(label)
+        if value is not None:
+            sums[value] = sums.get(value, 0.0) + count
     return sums
 
 

@@ -60,6 +60,9 @@ class Endpoint(threading.Thread):
         except OSError as error:
             timed_out = "timed out" in str(error)
             self.note("timed out" if timed_out else "refused")
+            if not timed_out:
+                # Whoever held the port before is gone, or speaks no HTTP: not the one that would be measured.
+                self.foreign = self.foreign_since = None
             return False
         # 401 is an answer of a living server; only the generation decides.
         if status not in (200, 401, 403, 404):
@@ -122,6 +125,7 @@ def wait(
     try:
         while not outcome:
             now = time.monotonic()
+            foreign_since = endpoint.foreign_since  # the other thread may forget it at any moment
             gone = bool(main_pid) and not procfs.alive(main_pid)
             if gone or now >= next_look:
                 properties = service.properties()
@@ -137,7 +141,7 @@ def wait(
                     break
             if endpoint.generated is not None:
                 outcome = "ready"
-            elif endpoint.foreign_since is not None and now - endpoint.foreign_since > FOREIGN_S:
+            elif foreign_since is not None and now - foreign_since > FOREIGN_S:
                 outcome = "wrong_process"
                 reason = "another process answers on port %d: %s" % (endpoint.port, describe(endpoint.foreign))
             elif now - started > timeout_s:

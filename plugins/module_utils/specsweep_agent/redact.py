@@ -6,7 +6,11 @@ import re
 from collections.abc import Iterable
 
 MASK = "[redacted]"
-_NAME = re.compile(r"(?i)(token|secret|passw|credential|api_?key|access_?key|private_?key|authorization|cookie)")
+#: `token` only as a name's last word: max_total_tokens, tokenizer_path and token_map hold no secret, and hiding
+#: their values would spoil the evidence.
+_NAME = re.compile(
+    r"(?i)(token([_-]?\d+)?$|secret|passw|credential|api[_-]?key|access[_-]?key|private[_-]?key|authorization|cookie)"
+)
 #: Shapes of well-known credentials, whatever variable they stand in.
 _SHAPES = re.compile(
     rb"\b(?:hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[0-9A-Z]{16}|xox[abprs]-[\w-]{10,})"
