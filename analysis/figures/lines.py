@@ -101,7 +101,9 @@ def _draw(
 
 
 def _finish(ax: Axes, cells: pd.DataFrame, column: str, positions: dict[int, int]) -> None:
-    ax.set_xticks(list(positions.values()), _tick_labels(cells, column, list(positions)))
+    labelled = zip(positions.values(), _tick_labels(cells, column, list(positions)), strict=True)
+    ticks = [(position, label) for position, label in labelled if label]
+    ax.set_xticks([position for position, _ in ticks], [label for _, label in ticks])
     ax.set_xlim(-0.4, max(len(positions) - 0.6, 0.4))
     ax.grid(False, axis="x")
 

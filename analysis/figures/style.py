@@ -53,12 +53,18 @@ def series(index: int) -> Series:
 P = ParamSpec("P")
 
 
+@functools.cache
+def parameters() -> mpl.RcParams:
+    """The style file, read once: a report enters it for every set of axes."""
+    return mpl.rc_params_from_file(STYLE_FILE, use_default_template=False)
+
+
 def styled(draw: Callable[P, Axes]) -> Callable[P, Axes]:
     """Run a drawing function under the style file, whatever the caller's own style is."""
 
     @functools.wraps(draw)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> Axes:
-        with mpl.rc_context(fname=STYLE_FILE):
+        with mpl.rc_context(rc=parameters()):
             return draw(*args, **kwargs)
 
     return wrapper

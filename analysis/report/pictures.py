@@ -150,7 +150,7 @@ def _multiples(
     shown = parts[:most]
     columns = max(1, min(len(shown), 3, int(WIDEST_IN // width_in)))
     lines = math.ceil(len(shown) / columns)
-    with mpl.rc_context(fname=style.STYLE_FILE):
+    with mpl.rc_context(rc=style.parameters()):
         size = alone if len(shown) == 1 else (width_in * columns + 1.2, height_in * lines + 0.5)
         figure = Figure(figsize=size, layout="constrained")
         axes = []
@@ -426,7 +426,7 @@ def _timeline(results: Results) -> Picture | None:
         on=[*keys, "anchor_key"],
         how="left",
     )
-    with mpl.rc_context(fname=style.STYLE_FILE):
+    with mpl.rc_context(rc=style.parameters()):
         ax = figures.timeline(joined)
         figure = ax.get_figure(root=True)
         assert figure is not None
