@@ -69,6 +69,14 @@ def events(stream: Any) -> Iterator[dict[str, Any]]:
                 yield event
 
 
+def merge(into: dict[str, Any], event: dict[str, Any]) -> None:
+    """Keep the latest value of every key; a later event without a key does not erase it."""
+    for key, value in event.items():
+        if value is None or (isinstance(value, list) and not value and into.get(key)):
+            continue
+        into[key] = value
+
+
 def generate(
     url: str, dialect: dict[str, Any], body: dict[str, Any], timeout_s: float, headers: dict[str, str] | None = None
 ) -> dict[str, Any]:
@@ -93,7 +101,7 @@ def generate(
                 if not isinstance(piece, str):
                     raise Refused(f"the text is none: {str(piece)[:100]}")
                 text = piece if dialect.get("text_is_cumulative") else text + piece
-                last.update(event)
+                merge(last, event)
     except urllib.error.HTTPError as error:
         with error:
             raise Refused("HTTP %d: %s" % (error.code, error.read()[:300].decode(errors="replace"))) from None
@@ -105,6 +113,10 @@ def generate(
         raise Refused(f"not an event stream: {error}") from None
     if not text:
         raise Refused("HTTP 200 with an empty text")
+    ends = dialect.get("finish_reason")
+    if ends and paths.first(last, ends) is None:
+        # http.client takes a connection that breaks between two chunks for the end.
+        raise Refused("the stream ended before the answer did: no finish reason came")
     tokens = paths.first(last, dialect.get("output_tokens", []))
     drafted = paths.first(last, dialect.get("drafted_tokens", []))
     return {"text": text, "output_tokens": tokens, "drafted_tokens": drafted}

@@ -29,7 +29,7 @@ from typing import Any
 import aiohttp
 
 from . import guard, metrics, paths
-from .generate import with_prompt
+from .generate import merge, with_prompt
 from .service import atomic_write, manager
 from .telemetry import Telemetry
 
@@ -111,7 +111,7 @@ class Client:
                     text[:] = [piece]
                 else:
                     text.append(piece)
-            _merge(last, event)
+            merge(last, event)
 
         try:
             async with session.post(self.job["url"] + self.dialect["path"], json=body) as answer:
@@ -410,14 +410,6 @@ class Client:
         if not service:
             return set
         return manager(service["name"], Path(service["home"])).pids
-
-
-def _merge(into: dict[str, Any], event: dict[str, Any]) -> None:
-    """Keep the latest value of every key; a later event without a key does not erase it."""
-    for key, value in event.items():
-        if value is None or (isinstance(value, list) and not value and into.get(key)):
-            continue
-        into[key] = value
 
 
 def main() -> int:

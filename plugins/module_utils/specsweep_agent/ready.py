@@ -72,7 +72,7 @@ class Endpoint(threading.Thread):
         if not self._ours():
             return False
         try:
-            self.generated = generate.generate(
+            generated = generate.generate(
                 self.url, self.dialect, self.body, self.ready["generation_timeout_s"], self.headers
             )
         except OSError as error:
@@ -82,9 +82,10 @@ class Endpoint(threading.Thread):
             self.note("generation refused", str(error)[:200])
             return False
         if not self._ours():
-            self.generated = None
             return False
-        self.note("generated", self.generated["text"].strip()[:80])
+        self.note("generated", generated["text"].strip()[:80])
+        # Last: the other thread takes this for readiness as soon as it is there.
+        self.generated = generated
         return True
 
     def _ours(self) -> bool:
