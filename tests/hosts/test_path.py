@@ -17,8 +17,8 @@ from tests.hosts.machines import SMALL, Hosts, cells_of, configurations_of, show
 pytestmark = [pytest.mark.hosts, pytest.mark.xdist_group("hosts")]
 
 #: Succeeds while a load client measures.
-MEASURING = """pgrep -f load_client > /dev/null &&
-    grep -h '"phase": "measure"' "$(ls -t /var/lib/specsweep/runs/*/*/*/status.json | head -n 1)" """
+MEASURING = """pgrep -f "[l]oad_client" > /dev/null &&
+    grep -h '"state": "running".*"phase": "measure"' "$(ls -t /var/lib/specsweep/runs/*/*/*/status.json | head -n 1)" """
 
 NASTY = [
     "plain",
@@ -101,7 +101,7 @@ def test_an_interrupt_gives_the_host_back(hosts: Hosts, tmp_path: Path, producti
     assert hosts.sh("gpu1", "systemctl is-active production").strip() == "active", output
     assert "inactive" in hosts.sh("gpu1", "systemctl is-active specsweep-engine")
     assert "inactive" in hosts.sh("gpu1", "systemctl is-active specsweep-load")
-    assert not hosts.sh("gpu1", "pgrep -f load_client")
+    assert not hosts.sh("gpu1", "pgrep -f '[l]oad_client'")
 
 
 def test_a_cut_link_does_not_end_the_measurement(hosts: Hosts, inventory: Path, tmp_path: Path) -> None:
