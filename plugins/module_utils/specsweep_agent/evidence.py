@@ -97,7 +97,8 @@ def collect(
     bundle = run / "bundle.tar"
     with tarfile.open(str(bundle), "w") as tar:
         for part in PARTS:
-            for path in sorted(_files(run / part)):
+            # Packed already when it is collected a second time, after a lost connection.
+            for path in sorted([*_files(run / part), *_files(run / (part + ".gz"))]):
                 packed = _packed(path, secrets)
                 tar.add(str(packed), arcname=str(packed.relative_to(run)))
     return {"bundle": str(bundle), "bytes": bundle.stat().st_size, "properties": properties}

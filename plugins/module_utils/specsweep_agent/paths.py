@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
+
+_INDEX = re.compile(r"-?[0-9]+")
 
 
 def values(data: Any, path: str) -> list[Any]:
@@ -16,7 +19,7 @@ def values(data: Any, path: str) -> list[Any]:
                 below += list(item.values()) if isinstance(item, dict) else item if isinstance(item, list) else []
             elif isinstance(item, dict) and part in item:
                 below.append(item[part])
-            elif isinstance(item, list) and part.lstrip("-").isdigit() and -len(item) <= int(part) < len(item):
+            elif isinstance(item, list) and _INDEX.fullmatch(part) and -len(item) <= int(part) < len(item):
                 below.append(item[int(part)])
         found = below
     return found
