@@ -325,11 +325,14 @@ class Supervisor:
             0o600,
         )
         rpc = self._rpc()
-        added, changed, removed = rpc.reloadConfig()[0]
-        for group in (*changed, *removed):
-            rpc.removeProcessGroup(group)
-        for group in (*added, *changed):
-            rpc.addProcessGroup(group)
+        try:
+            added, changed, removed = rpc.reloadConfig()[0]
+            for group in (*changed, *removed):
+                rpc.removeProcessGroup(group)
+            for group in (*added, *changed):
+                rpc.addProcessGroup(group)
+        except xmlrpc.client.Fault as fault:
+            raise ServiceError(f"supervisor: {fault.faultString}") from None
         atomic_write(self.state_path, json.dumps({"invocation_id": ""}))
 
     def _log(self) -> Path:
