@@ -121,16 +121,18 @@ class Results:
 
     @cached_property
     def failures(self) -> list[Failed]:
-        """One per failed restart and one per failed cell of a restart that did come up."""
+        """One per failed restart, and one per failed cell whose failure is not that of its restart."""
         found = [
             self._failed(item, None)
             for item in self.configuration_records
             if item.failure is not None and item.status != "ok"
         ]
-        down = {(one.sweep_id, one.host, one.configuration_id, one.repeat) for one in found}
+        down = {(one.sweep_id, one.host, one.configuration_id, one.repeat, one.failure.klass) for one in found}
         for cell in self.cell_records:
-            key = (cell.sweep_id, cell.host, cell.configuration_id, cell.repeat)
-            if cell.failure is not None and key not in down:
+            if cell.failure is None:
+                continue
+            key = (cell.sweep_id, cell.host, cell.configuration_id, cell.repeat, cell.failure.klass)
+            if key not in down:
                 found.append(self._failed(cell, cell.concurrency))
         return found
 

@@ -219,12 +219,15 @@ def pays_until(verdicts: pd.DataFrame, rules: Rules | None = None) -> pd.DataFra
     sentence says that this is no verdict.
     """
     rules = rules or Rules()
+    several_hosts = verdicts["host"].nunique() > 1
     keys = [name for name in (*SAME_WORK, *CONFIGURATION) if name != "concurrency"]
     found = []
     for key, rows in verdicts.groupby(keys, sort=False, dropna=False):
         if rows["baseline"].any() or rows["reference_kind"].eq("itself").any():
             continue
         ladder = rows.sort_values("concurrency").to_dict("records")
+        if several_hosts:
+            ladder = [{**row, "label": f"{row['host']}, {row['label']}"} for row in ladder]
         found.append({**dict(zip(keys, key, strict=True)), **_ladder(ladder, rules)})
     columns = [*keys, "label", "configuration_id", "pays_until", "first_not", "smallest", "largest", "basis"]
     return pd.DataFrame(found, columns=[*columns, "sentence"])
@@ -251,6 +254,8 @@ def _ladder(ladder: Sequence[dict[Any, Any]], rules: Rules) -> dict[str, Any]:
     known = [row for row in ladder if row["n"] > 0]
     if known and all(row["verdict"] == "no baseline" for row in known):
         basis, said = "none", f"{label}: no baseline of the same kind to compare with"
+    elif not known and ladder[0]["origin"] == "replay":
+        basis, said = "none", f"{label}: a rehearsal, so no verdict"
     elif not known:
         basis, said = "none", f"{label}: nothing measured ({_state_words(ladder[0])})"
     else:
@@ -302,7 +307,8 @@ def _state_words(row: dict[Any, Any]) -> str:
         return f"{percent(row['ratio'])}" + (", a tie" if row["verdict"] == "tie" else "")
     if row["verdict"] == "underpowered":
         return f"{percent(row['ratio'])}, not told apart with {row['n']} restarts"
-    return str(row["verdict"]) + (f", {row['failure_class']}" if row["failure_class"] else "")
+    klass = row["failure_class"]
+    return str(row["verdict"]) + (f", {klass}" if isinstance(klass, str) and klass else "")
 
 
 CATEGORY_KEYS = (*SAME_WORK, *CONFIGURATION)
