@@ -9,6 +9,7 @@ starts what ran before.  `restore` does the same at the regular end.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import sys
@@ -49,6 +50,13 @@ def acquire(home: Path, sweep_id: str, service_name: str, replaces: list[str], s
     Raises Locked while another sweep's lease is alive.  An expired one is restored first.
     """
     home.mkdir(parents=True, exist_ok=True)
+    # Two sweeps that ask at the same moment must not both find the host free.
+    with (home / "lease.lock").open("w") as alone:
+        fcntl.flock(alone, fcntl.LOCK_EX)
+        return _acquire(home, sweep_id, service_name, replaces, seconds)
+
+
+def _acquire(home: Path, sweep_id: str, service_name: str, replaces: list[str], seconds: float) -> dict[str, Any]:
     lease = read_lease(home)
     if lease and lease["sweep_id"] != sweep_id:
         left = lease["expires_unix_s"] - time.time()

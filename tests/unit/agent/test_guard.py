@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,34 @@ def test_the_lock_is_taken_once(home: Path, manager: Manager) -> None:
     assert "run playbooks/restore.yml" in text
     assert "\n" not in text
     assert manager.done == []
+
+
+@pytest.mark.usefixtures("manager")
+def test_two_sweeps_that_ask_at_once_do_not_both_get_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, inside, passed, outcomes = guard.snapshot, threading.Event(), threading.Event(), []
+
+    def slow(*given: Any) -> Any:
+        # The first one is looking around; the second one gets every chance to pass it.
+        inside.set()
+        passed.wait(0.3)
+        return real(*given)
+
+    def ask(sweep_id: str) -> None:
+        try:
+            outcomes.append(acquire(home, sweep_id)["sweep_id"])
+        except Locked as error:
+            outcomes.append(str(error).split(" owns")[0])
+        passed.set()
+
+    monkeypatch.setattr(guard, "snapshot", slow)
+    first = threading.Thread(target=ask, args=("one",))
+    second = threading.Thread(target=ask, args=("two",))
+    first.start()
+    assert inside.wait(20)
+    second.start()
+    first.join()
+    second.join()
+    assert outcomes == ["one", "sweep one"]
 
 
 def test_the_same_sweep_may_take_it_again_and_what_ran_before_stays_what_it_was(home: Path, manager: Manager) -> None:
