@@ -1,12 +1,14 @@
 """Quality, invariance, grouping and speed of the classifier: ``python benchmarks/classify/run.py``.
 
 Run from the repository's root. ``--size-mb`` sets the size of the log for the speed (1000);
-``--skip-speed`` leaves the speed out.
+``--skip-speed`` leaves the speed out. ``--cases PATH`` measures only the quality on other cases
+(JSON lines with ``id``, ``klass`` and ``log``), such as tests/data/failures/reworded.jsonl.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -16,6 +18,8 @@ from grouping import compare
 from quality import invariance, quality
 from speed import EXPECTED, drain, grep, measure, write_log
 
+from analysis.classify import classify
+
 
 def print_quality() -> None:
     result = quality()
@@ -24,6 +28,23 @@ def print_quality() -> None:
     print(f"phase {result.phase / result.cases:.1%}, false alarms {result.false_alarms}")
     for line in result.wrong:
         print(f"  wrong: {line}")
+
+
+def print_quality_of(path: Path) -> None:
+    """Exact class, family and false alarms on a file of JSON lines; every miss with its answer."""
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    if not rows:
+        raise ValueError("no case in it")
+    answers = [(row["id"], row["klass"], classify({"log": row["log"].encode()}).klass) for row in rows]
+    exact = sum(got == wanted for _, wanted, got in answers)
+    family = sum(got.split(".")[0] == wanted.split(".")[0] for _, wanted, got in answers)
+    healthy = [got for _, wanted, got in answers if wanted == "none"]
+    print(f"{path}: {len(answers)} cases, of which {len(healthy)} are healthy")
+    print(f"  exact class {exact} ({exact / len(answers):.1%}), ", end="")
+    print(f"family {family} ({family / len(answers):.1%}), false alarms {sum(got != 'none' for got in healthy)}")
+    for name, wanted, got in answers:
+        if got != wanted:
+            print(f"  wrong: {name}: {wanted} read as {got}")
 
 
 def print_invariance() -> None:
@@ -70,7 +91,15 @@ def main() -> int:
     parser.add_argument("--size-mb", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--skip-speed", action="store_true")
+    parser.add_argument("--cases", type=Path, help="JSON lines of id, klass, log: only their quality")
     options = parser.parse_args()
+    if options.cases:
+        try:
+            print_quality_of(options.cases)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            print(f"{options.cases}: expected JSON lines of id, klass and log, came {error!r}", file=sys.stderr)
+            return 2
+        return 0
     print_quality()
     print_invariance()
     print_grouping()
