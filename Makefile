@@ -29,7 +29,7 @@ $(STAMP): requirements/dev.lock requirements/embedded-model.txt pyproject.toml
 	@touch $@
 
 demo: $(STAMP)
-	$(BIN)/ansible-playbook sweep.yml -e budgets=[0,4,16,64] -e concurrencies=[1,4]
+	$(BIN)/ansible-playbook sweep.yml -e budgets=[0,4,16,64] -e concurrencies=[1,4] -e requests=20
 
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup

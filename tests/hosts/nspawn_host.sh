@@ -217,6 +217,8 @@ engine_hosts:
     ansible_user: root
     ansible_python_interpreter: /usr/bin/python3
     ansible_ssh_private_key_file: $key
+    # Another run may have a host at the same address, in another namespace.
+    ansible_control_path_dir: $run/ssh
     ansible_ssh_common_args: -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR
   hosts:
 Y
