@@ -185,6 +185,27 @@ class Stop(_Part, kw_only=True):
     clean_signal: list[str] = []
 
 
+class NativeTool(_Part, kw_only=True):
+    """A load tool of others that can send a load point's requests instead of our client.
+
+    Templates know, beside the names of the configuration: url, concurrency, requests, exact, output_tokens,
+    temperature, and the places prompts_file, result_file and folder.
+    """
+
+    name: str
+    """`source` of its cells"""
+    commands: list[list[str]]
+    """the first whose help answers on the host"""
+    help: list[str] = msgspec.field(default_factory=lambda: ["--help"])
+    arguments: dict[str, Any]
+    prompt: dict[str, Any]
+    """one line of prompts_file: a template over prompt and output_tokens"""
+    result: str
+    """name of its result file inside folder"""
+    form: Literal["details", "aiperf"]
+    """how the result reads: the lists of requests that SGLang's and vLLM's tools write, or AIPerf's records"""
+
+
 class Profile(_Part, kw_only=True):
     name: str
     title: str
@@ -216,6 +237,8 @@ class Profile(_Part, kw_only=True):
     fatal_log: list[str] = []
     """regular expressions: a line of the log that matches one means that the engine is dead, whatever its
     process still does and with whatever status it ends"""
+    native: list[NativeTool] = []
+    """load tools that can measure this engine; the first one is the engine's own"""
 
 
 class Rendered(msgspec.Struct, kw_only=True):
@@ -438,6 +461,24 @@ def chosen_variant(profile: Profile, method: str, host_flags: set[str]) -> Varia
         return max(fitting, key=lambda variant: len(variant.when_flags))
     own = profile.methods[method].arguments
     return candidates[0] if candidates and not own else None
+
+
+def native_tool(profile: Profile, name: str = "") -> NativeTool:
+    """The load tool of that name, or the profile's first.  Raises EngineError."""
+    for tool in profile.native:
+        if name in ("", tool.name):
+            return tool
+    known = ", ".join(tool.name for tool in profile.native) or "none"
+    raise EngineError(f"load_tool: expected a native load tool of {profile.name} ({known}); got {name!r}")
+
+
+def native_arguments(tool: NativeTool, names: Mapping[str, Any]) -> list[str]:
+    """Arguments of a native load tool for one load point.  Raises EngineError when one cannot be filled."""
+    try:
+        filled = {flag: fill(template, names) for flag, template in tool.arguments.items()}
+    except ExpressionError as error:
+        raise EngineError(f"engine: load tool {tool.name}: {error}") from None
+    return [word for flag, value in filled.items() for word in _as_arguments(flag, value, set())]
 
 
 def missing_flags(rendered: Rendered, host_flags: Iterable[str]) -> list[str]:

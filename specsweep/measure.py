@@ -202,6 +202,7 @@ def fill(
     cell.window_start_unix_s = point.get("window_start_unix_s")
     cell.window_s = point.get("window_s")
     cell.client = Client(
+        name=str(point.get("client") or "specsweep"),
         version=str(point.get("client_version", "")),
         lag_ms_p99=point.get("lag_ms_p99"),
         lag_ms_max=point.get("lag_ms_max"),

@@ -76,9 +76,14 @@ def advice_of(klass: str) -> str:
     return rule.advice if rule else ""
 
 
-def look(evidence: Path, witnesses: Witnesses) -> Failure | None:
-    """Classify what was collected; None when there is nothing to report."""
+def look(evidence: Path, witnesses: Witnesses, client_log: str = "") -> Failure | None:
+    """Classify what was collected; None when there is nothing to report.
+
+    `client_log` is the log of a native load tool, inside `evidence`.
+    """
     logs = {}
+    if client_log and (evidence / client_log).exists():
+        logs["client"] = evidence / client_log
     for source, name in (("engine", "engine.log"), ("unit", "unit.log"), ("kernel", "kernel.log")):
         for path in (evidence / f"{name}.gz", evidence / name):
             if path.exists() and path.stat().st_size:
@@ -137,7 +142,10 @@ def settle_cells(
 
 def judge_cell(cell: Cell, point: Mapping[str, Any]) -> None:
     """Status of a load point that was measured to its end."""
-    if cell.requests_completed == 0:
+    if point.get("failed"):
+        cell.status = "failed"
+        cell.reason = str(point["failed"])
+    elif cell.requests_completed == 0:
         cell.status = "failed"
         cell.reason = f"none of {cell.requests_asked} requests was answered"
     elif cell.phantom_successes:
@@ -146,6 +154,9 @@ def judge_cell(cell: Cell, point: Mapping[str, Any]) -> None:
     elif cell.requests_failed:
         cell.status = "invalid"
         cell.reason = f"{cell.requests_failed} of {cell.requests_asked} requests failed"
+    elif point.get("void"):
+        cell.status = "invalid"
+        cell.reason = str(point["void"])
     elif point.get("running_before"):
         cell.status = "invalid"
         cell.reason = f"{point['running_before']:g} requests that are not ours were running before the load"
@@ -154,6 +165,7 @@ def judge_cell(cell: Cell, point: Mapping[str, Any]) -> None:
         cell.reason = f"the load client was overloaded: its own loop was {cell.client.lag_ms_p99:.0f} ms late at p99"
     else:
         cell.status = "ok"
+    cell.remarks += point.get("remarks") or []
     if point.get("warmup_failed"):
         cell.remarks.append(f"{point['warmup_failed']} warm-up requests failed")
     if str(point.get("flush", "")).startswith("not flushed"):

@@ -24,6 +24,10 @@ from specsweep.expression import evaluate
 ANCHORS_FROM = 6
 
 
+#: Value of `load_driver` that only a cross-check has: our client and the native tool, one after the other.
+CROSSCHECK = "both"
+
+
 class PlanError(ValueError):
     """Variables that do not make a plan; the message is one line for the user."""
 
@@ -36,6 +40,9 @@ class LoadPoint(msgspec.Struct, kw_only=True):
     """positions in the prompt set"""
     load_prompts: list[int]
     prompts_reused: bool = False
+    tool_warmup_prompts: list[int] = []
+    """of a cross-check: the native tool's own slice"""
+    tool_load_prompts: list[int] = []
 
 
 class PlannedConfiguration(msgspec.Struct, kw_only=True):
@@ -84,6 +91,8 @@ class Plan(msgspec.Struct, kw_only=True):
     load_points: list[LoadPoint]
     restarts: list[Restart]
     skipped: list[SkippedCell]
+    load_tool: str | None = None
+    """the native load tool that sends the measured requests, or sends them too"""
     predicted_s: float | None = None
     """None until something was measured before"""
 
@@ -98,6 +107,8 @@ def make(variables: Mapping[str, Any]) -> Plan:
     """Plan of normalised variables.  Raises PlanError, EngineError or PromptError with one line."""
     profile = engines.load(variables["engine"])
     _check_names(profile, variables)
+    ours = variables["load_driver"] == "specsweep"
+    tool = None if ours else engines.native_tool(profile, variables["load_tool"]).name
     prompt_set = prompt_sets.load(variables["prompts"])
     points = _load_points(variables, prompt_set)
     configurations: dict[str, PlannedConfiguration] = {}
@@ -163,6 +174,7 @@ def make(variables: Mapping[str, Any]) -> Plan:
         load_points=points,
         restarts=_restarts(list(configurations.values()), variables),
         skipped=[cell for key, cell in skipped if not _is_measured(configurations.get(key), cell)],
+        load_tool=tool,
     )
 
 
@@ -257,7 +269,9 @@ def _load_points(variables: Mapping[str, Any], prompt_set: prompt_sets.PromptSet
     concurrencies = sorted(variables["concurrencies"])
     requests = [max(variables["requests"], 2 * concurrency) for concurrency in concurrencies]
     sizes = list(zip(concurrencies, requests, strict=True))
-    slices = prompt_sets.deal(prompt_set, sizes, reuse=variables["prompts_reuse"])
+    both = variables["load_driver"] == CROSSCHECK
+    slices = prompt_sets.deal(prompt_set, sizes * 2 if both else sizes, reuse=variables["prompts_reuse"])
+    of_tool: list[prompt_sets.Slice | None] = [*slices[len(sizes) :]] or [None] * len(sizes)
     return [
         LoadPoint(
             id=f"c{concurrency}",
@@ -265,9 +279,12 @@ def _load_points(variables: Mapping[str, Any], prompt_set: prompt_sets.PromptSet
             requests=count,
             warmup_prompts=list(part.warmup),
             load_prompts=list(part.load),
-            prompts_reused=part.reused,
+            # A second slice of a used-up set repeats the first: then both are marked.
+            prompts_reused=part.reused or bool(second and second.reused),
+            tool_warmup_prompts=list(second.warmup) if second else [],
+            tool_load_prompts=list(second.load) if second else [],
         )
-        for (concurrency, count), part in zip(sizes, slices, strict=True)
+        for (concurrency, count), part, second in zip(sizes, slices[: len(sizes)], of_tool, strict=True)
     ]
 
 
@@ -357,7 +374,7 @@ def as_text(plan: Plan, hosts: list[str]) -> str:
         running = f", max running {item.max_running}" if item.max_running else ""
         lines.append(f"  {item.label:32} verify width {item.verify_width}{running}{also}")
     points = ", ".join(f"{point.concurrency} ({point.requests} requests)" for point in plan.load_points)
-    lines.append(f"load points: concurrency {points}")
+    lines.append(f"load points: concurrency {points}{f', load tool {plan.load_tool}' if plan.load_tool else ''}")
     labels = {item.key: item.label for item in plan.configurations}
     lines.append(f"{_count(plan.restarts, 'restart')} on {_count(hosts, 'host')}, in this order:")
     for restart in plan.restarts:

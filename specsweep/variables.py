@@ -379,6 +379,20 @@ VARIABLES: tuple[Variable, ...] = (
         _choice("exact", "natural"),
     ),
     Variable("temperature", "a number of at least 0", 0.0, "Sampling temperature.", _number_from(0)),
+    Variable(
+        "load_driver",
+        "specsweep or native",
+        "specsweep",
+        "Who sends the measured requests: our load client, or a native load tool of the engine's profile.",
+        _choice("specsweep", "native"),
+    ),
+    Variable(
+        "load_tool",
+        "the name of a native load tool of the engine profile, such as aiperf",
+        "",
+        "Which native load tool; empty is the profile's first.",
+        _text,
+    ),
     # Limits and behaviour.
     Variable(
         "ready_timeout_s",

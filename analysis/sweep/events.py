@@ -242,7 +242,7 @@ class Reader:
         return [
             Measured(
                 host=host,
-                label=answer["name"],
+                label=answer["name"] if cell["source"] == "specsweep" else f"{answer['name']}, by {cell['source']}",
                 concurrency=cell["concurrency"],
                 status=cell["status"],
                 system_tok_s=cell["system_tok_s"],

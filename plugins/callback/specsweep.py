@@ -93,13 +93,19 @@ class CallbackModule(Default):
 
     def _told_by_specsweep_collect(self, host, answer) -> None:
         for cell in answer["cells"]:
+            who = "" if cell["source"] == "specsweep" else f", {cell['source']}"
             if cell["status"] == "ok":
                 al = f", acceptance length {cell['al']:.2f}" if cell["al"] else ""
                 speed = f"{cell['system_tok_s']:.1f} tok/s{al}"
-                self._say(f"[{host}]   concurrency {cell['concurrency']}: {speed}", "green")
+                self._say(f"[{host}]   concurrency {cell['concurrency']}{who}: {speed}", "green")
             else:
                 reason = cell["reason"].replace("\n", " ")[:300]
-                self._say(f"[{host}]   concurrency {cell['concurrency']}: {cell['status']}: {reason}", "red")
+                point = f"concurrency {cell['concurrency']}{who}"
+                self._say(f"[{host}]   {point}: {cell['status']}: {reason}", "red")
+
+    def _told_by_specsweep_crosscheck(self, host, answer) -> None:
+        for line in answer["text"].splitlines():
+            self._say(f"[{host}] {line}")
 
     def _told_by_specsweep_give_up(self, host, answer) -> None:
         self._say(f"[{host}] cannot be used, {answer['cells']} cells recorded as failed: {answer['reason']}", "red")

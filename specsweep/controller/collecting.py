@@ -16,9 +16,14 @@ import msgspec
 from analysis.classify import Witnesses
 from specsweep import engine as engines
 from specsweep import measure, outcome, record
+from specsweep.controller import runfolder
 from specsweep.controller.hosting import LEASE_S
+from specsweep.controller.measuring import TOOL_POINT
 from specsweep.controller.runfolder import RunFolder
 from specsweep.controller.step import Step, StepFailed, one_line
+
+#: Begins the error of requests whose tool left no result (native_load.records).
+LOST = "its result is lost"
 
 
 class CollectStep(Step):
@@ -55,11 +60,10 @@ class CollectStep(Step):
             except StepFailed as failure:
                 lost = str(failure)
         run.add_phases([{"name": "collect", "start_unix_s": began, "end_unix_s": time.time(), "detail": ""}])
-        try:
-            configuration, cells = settle(run, properties, lost)
-        except Exception as error:
-            # A fault of our own must not lose the configuration, nor the ones after it.
-            configuration, cells = give_up(run, f"specsweep could not settle this configuration: {error!r}")
+        tool_run = part_the_tools(run)
+        configuration, cells = _settled(run, properties, lost)
+        if tool_run:
+            cells += _settled(tool_run, properties, lost)[1]
         return {
             "changed": True,
             "name": configuration.label,
@@ -68,6 +72,7 @@ class CollectStep(Step):
             "cells": [
                 {
                     "concurrency": cell.concurrency,
+                    "source": cell.source,
                     "status": cell.status,
                     "system_tok_s": cell.system_tok_s,
                     "al": cell.acceptance.al_token_weighted if cell.acceptance else None,
@@ -89,6 +94,48 @@ class CollectStep(Step):
             raise StepFailed(f"the evidence could not be fetched: {one_line(str(error))}") from None
         finally:
             local.unlink(missing_ok=True)
+
+
+def _settled(
+    run: RunFolder, properties: Mapping[str, str], lost: str
+) -> tuple[record.Configuration, list[record.Cell]]:
+    try:
+        return settle(run, properties, lost)
+    except Exception as error:
+        # A fault of our own must not lose the configuration, nor the ones after it.
+        return give_up(run, f"specsweep could not settle this configuration: {error!r}")
+
+
+def part_the_tools(run: RunFolder) -> RunFolder | None:
+    """Move what the native tool of a cross-check measured into its own folder, with what both share copied."""
+    tool_run = runfolder.tool_run(run)
+    if tool_run is None:
+        return None
+    for path in sorted(run.path.glob(f"*/{TOOL_POINT}c*")):
+        # Its log, command and result file keep together under the load point's name.
+        place = tool_run.path / path.parent.name / path.name.removeprefix(TOOL_POINT)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if place.is_dir():
+            shutil.rmtree(place)
+        path.replace(place)
+    for source in (run.evidence, *run.path.glob("telemetry.jsonl.gz")):
+        if source.is_dir():
+            shutil.copytree(source, tool_run.path / source.name, dirs_exist_ok=True)
+        elif source.is_file():
+            shutil.copy2(source, tool_run.path / source.name)
+    state = run.state()
+    failed = state.get("failed")
+    if failed and failed.get("reached"):
+        # At our client's own load point: the tool's was not reached.
+        mine, _, point = failed["reached"].partition(TOOL_POINT)
+        state["failed"] = {**failed, "reached": point if not mine else "none of the tool's"}
+    for name in ("tool_run", "remote", "phases", "stopped"):
+        state.pop(name, None)
+    tool_run.note(**state)
+    configuration, ours = tool_run.configuration(), run.configuration()
+    configuration.attestation, configuration.ready_s = ours.attestation, ours.ready_s
+    record.write(tool_run.path / "configuration.json", configuration)
+    return tool_run
 
 
 def settle(
@@ -263,15 +310,20 @@ def _cell_failure(run: RunFolder, cell: record.Cell, properties: Mapping[str, st
     errors = []
     if cell.requests_file:
         errors = [request.error for request in record.read_requests(run.path / cell.requests_file) if request.error]
+    # Results that a tool lost say nothing about its requests.
+    lost = bool(errors) and all(error.startswith(LOST) for error in errors)
     witnesses = Witnesses(
         unit=dict(properties),
-        sent=cell.requests_asked,
-        completed=cell.requests_completed,
-        failed=cell.requests_failed,
-        errors=errors[:20],
+        sent=None if lost else cell.requests_asked,
+        completed=None if lost else cell.requests_completed,
+        failed=None if lost else cell.requests_failed,
+        errors=[] if lost else errors[:20],
         attestation=cell.attestation,
     )
-    found = outcome.look(run.evidence, witnesses)
+    found = outcome.look(run.evidence, witnesses, f"c{cell.concurrency}/tool.log.gz")
+    if found is None and lost:
+        evidence = [record.Line(source="client", line=1, text=cell.reason)]
+        return record.Failure(klass="unknown", phase="benchmark_client", evidence=evidence)
     if found is None and cell.requests_failed:
         klass = "bench.all_requests_failed" if not cell.requests_completed else "bench.partial_failure"
         evidence = [record.Line(source="client", line=index, text=text) for index, text in enumerate(errors[:3], 1)]

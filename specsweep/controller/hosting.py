@@ -143,9 +143,12 @@ class GiveUpStep(Step):
         by_key = {item.key: item for item in plan.configurations}
         for restart in plan.restarts:
             run = runfolder.create(sweep, folder, host, by_key[restart.configuration], restart)
-            configuration, cells = run.configuration(), run.cells()
-            outcome.settle_cells(configuration, cells, status="failed", reason=reason, failure=failure, reached=None)
-            run.save(configuration, cells)
+            for folder_of in filter(None, (run, runfolder.tool_run(run))):
+                configuration, cells = folder_of.configuration(), folder_of.cells()
+                outcome.settle_cells(
+                    configuration, cells, status="failed", reason=reason, failure=failure, reached=None
+                )
+                folder_of.save(configuration, cells)
             run.forget_state()
         return {"changed": True, "gave_up": True, "reason": reason, "cells": plan.cells}
 

@@ -14,9 +14,12 @@ from specsweep.controller.hosting import LEASE_S
 from specsweep.controller.runfolder import RunFolder
 from specsweep.controller.step import Step, StepFailed
 from specsweep.expression import evaluate, fill
+from specsweep.plan import CROSSCHECK
 
 #: Stands for the prompt in a body's template; the agent puts the prompt there (generate.PLACEHOLDER).
 PLACEHOLDER = "\0prompt\0"
+#: Begins the id of a load point that the native tool of a cross-check measures.
+TOOL_POINT = "tool-"
 #: Length of the generation that proves readiness: short, and long enough that a drafter drafts.
 PROOF_TOKENS = 8
 
@@ -151,7 +154,7 @@ class LoadStep(Step):
     """Load every load point of the configuration in one call; a lost connection only interrupts the watching."""
 
     needs = ("run", "service", "home")
-    takes = ("headers", "python", "reconnect_timeout_s")
+    takes = ("headers", "python", "tool_command", "reconnect_timeout_s")
 
     def do(self, arguments: dict[str, Any]) -> dict[str, Any]:
         run = RunFolder(arguments["run"])
@@ -160,6 +163,8 @@ class LoadStep(Step):
         host = record.read(run.path.parents[1] / "host.json", record.Host)
         profile = engines.load(configuration.engine)
         job = load_job(sweep, configuration, profile, state, arguments.get("headers") or {})
+        if job["tool"] and arguments.get("tool_command"):
+            job["tool"]["commands"] = [list(map(str, arguments["tool_command"]))]
         try:
             answer = self.call(
                 "specsweep_load",
@@ -213,18 +218,24 @@ def load_job(
         chosen = (prompt_set.prompts[position] for position in positions)
         return [{"id": prompt.id, "category": prompt.category, "prompt": prompt.text} for prompt in chosen]
 
-    points = [
-        {
-            "id": point.id,
-            "concurrency": point.concurrency,
-            "warmup": items(point.warmup_prompts),
-            "load": items(point.load_prompts),
-        }
-        for point in plan.load_points
-        if point.id in wanted
-    ]
     exact = sweep.variables["output_mode"] == "exact"
     tokens = sweep.variables["output_tokens"]
+    driver = sweep.variables.get("load_driver", "specsweep")
+    tool = engines.native_tool(profile, plan.load_tool) if plan.load_tool else None
+    if tool and headers:
+        raise StepFailed(f"load_headers: {tool.name} would show them in the process list: measure without it or them")
+    points: list[dict[str, Any]] = []
+    for point in plan.load_points:
+        if point.id not in wanted:
+            continue
+        ours = (point.id, items(point.warmup_prompts), items(point.load_prompts))
+        if driver != "native":
+            points.append({"id": ours[0], "concurrency": point.concurrency, "warmup": ours[1], "load": ours[2]})
+        if tool:
+            if driver == CROSSCHECK:
+                ours = (TOOL_POINT + point.id, items(point.tool_warmup_prompts), items(point.tool_load_prompts))
+            native = native_part(tool, state, sweep, ours[0], point.concurrency, ours[2])
+            points.append({"id": ours[0], "concurrency": point.concurrency, "warmup": ours[1], "native": native})
     return {
         "sweep_id": sweep.sweep_id,
         "lease_s": LEASE_S,
@@ -241,4 +252,45 @@ def load_job(
         "request_timeout_s": sweep.variables["request_timeout_s"],
         "point_timeout_s": sweep.variables["cell_timeout_s"],
         "points": points,
+        "tool": native_rules(tool, state["names"]) if tool else None,
+    }
+
+
+def native_rules(tool: engines.NativeTool, names: dict[str, Any]) -> dict[str, Any]:
+    """How the load client finds the tool on the host and reads what it leaves."""
+    commands = [[str(fill(part, names)) for part in command] for command in tool.commands]
+    flags = [flag for flag in tool.arguments if flag.startswith("--")]
+    return {"name": tool.name, "form": tool.form, "commands": commands, "help": tool.help, "flags": flags}
+
+
+def native_part(
+    tool: engines.NativeTool,
+    state: dict[str, Any],
+    sweep: record.Sweep,
+    point_id: str,
+    concurrency: int,
+    items: list[dict[str, str]],
+) -> dict[str, Any]:
+    """One load point for a native tool: its arguments, its prompt file, and where its result will be."""
+    folder = f"{state['remote']}/evidence/{point_id}"
+    names = {
+        **state["names"],
+        "url": state["url"],
+        "concurrency": concurrency,
+        "requests": len(items),
+        "exact": sweep.variables["output_mode"] == "exact",
+        "output_tokens": sweep.variables["output_tokens"],
+        "temperature": sweep.variables["temperature"],
+        "seed": sweep.variables["seed"],
+        "folder": folder,
+        "prompts_file": f"{state['remote']}/tool/{point_id}.jsonl",
+        "result_file": f"{folder}/{tool.result}",
+    }
+    return {
+        "arguments": engines.native_arguments(tool, names),
+        "prompts": [fill(tool.prompt, {**names, "prompt": item["prompt"]}) for item in items],
+        "prompts_file": names["prompts_file"],
+        "result_file": names["result_file"],
+        "output_tokens": names["output_tokens"],
+        "exact": names["exact"],
     }

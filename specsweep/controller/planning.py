@@ -21,7 +21,7 @@ from specsweep.variables import BY_NAME, VariableError, misspelt, normalise
 class PlanStep(Step):
     """Returns the sweep's id and folder, the plan as text, and one item a restart for the play's loop."""
 
-    takes = ("folder", "only")
+    takes = ("folder", "only", "load_driver")
 
     def do(self, arguments: dict[str, Any]) -> dict[str, Any]:
         extra = dict(load_extra_vars(self._loader))
@@ -32,6 +32,8 @@ class PlanStep(Step):
         if arguments.get("only"):
             given = {"baseline": False, "anchors": False, **given}
         variables = normalise(plain(given), raw_params=str(extra.get("_raw_params", "")))
+        # A cross-check has a driver of its own, which no variable can ask for.
+        variables["load_driver"] = arguments.get("load_driver") or variables["load_driver"]
         plan = plans.make(variables)
         if arguments.get("only") and len(plan.restarts) != 1:
             many = ", ".join(item.label for item in plan.configurations)

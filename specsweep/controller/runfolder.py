@@ -122,8 +122,10 @@ def create(
         "anchor": restart.anchor,
         "status": "pending",
     }
+    by_tool = variables.get("load_driver") == "native"
     cells = [
         record.Cell(
+            source=str(plan.load_tool) if by_tool else "specsweep",
             cell_id=f"{identity}-{host.name}-{restart_name(restart)}-{point_id}",
             concurrency=points[point_id].concurrency,
             prompts=plan.prompts,
@@ -145,7 +147,33 @@ def create(
     )
     run.save(made, cells)
     run.note(began_unix_s=time.time())
+    if variables.get("load_driver") == plans.CROSSCHECK:
+        run.note(tool_run=str(_create_for_the_tool(run, str(plan.load_tool)).path))
     return run
+
+
+def _create_for_the_tool(run: RunFolder, tool: str) -> RunFolder:
+    """The same restart as a configuration of its own, for what a native tool measures: never pooled with ours."""
+    configuration, cells = run.configuration(), run.cells()
+    identity = plans.digest([configuration.configuration_id, tool])
+    label = f"{configuration.label}, by {tool}"
+    place = run.path.parents[1] / f"{slug(label)}-{identity[:8]}" / run.path.name
+    both: list[record.Configuration | record.Cell] = [configuration, *cells]
+    for made in both:
+        made.configuration_id, made.label, made.baseline = identity, label, False
+        made.settings = {**made.settings, "load_tool": tool}
+    for cell in cells:
+        cell.source = tool
+        cell.cell_id = f"{identity}-{cell.host}-{run.path.name}-c{cell.concurrency}"
+    other = RunFolder(place)
+    other.save(configuration, cells)
+    return other
+
+
+def tool_run(run: RunFolder) -> RunFolder | None:
+    """The folder of the native tool's side of a cross-check."""
+    path = run.state().get("tool_run")
+    return RunFolder(path) if path else None
 
 
 def load_plan(sweep: record.Sweep) -> plans.Plan:

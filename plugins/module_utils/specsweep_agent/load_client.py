@@ -9,6 +9,7 @@ engine, the connection or the client itself dies.  Needs aiohttp.  Files in the 
 * points/ID.json: window, counters before and after, lag of this client, flush, warm-up
 * requests/ID.jsonl.gz: one line a request (specsweep/record.py: Request)
 * telemetry.jsonl: 1 Hz samples of the GPUs
+* evidence/ID/: log, command and result file of a native load tool, where one sends the measured requests
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import Any
 
 import aiohttp
 
-from . import guard, metrics, paths
+from . import guard, metrics, native_load, paths
 from .generate import merge, with_prompt
 from .service import atomic_write, manager
 from .telemetry import Telemetry
@@ -65,6 +66,8 @@ class Client:
         self.dialect = job["dialect"]
         self.drafted_seen = float(job.get("drafted_before") or 0)
         self.cancelled: list[dict[str, Any]] = []
+        self.tool_command: list[str] = []
+        self.tool_problem = ""
         self.status: dict[str, Any] = {"state": "running", "pid": os.getpid(), "points": {}, "phases": []}
 
     # status
@@ -248,6 +251,21 @@ class Client:
             "interrupted": interrupted,
         }
 
+    async def _by_the_tool(self, point: dict[str, Any]) -> dict[str, Any]:
+        tool = self.job["tool"]
+        folder = self.folder / "evidence" / point["id"]
+        if self.tool_problem:
+            return native_load.unusable(tool, point["native"], self.tool_problem)
+        return await native_load.measure(tool, self.tool_command, point["native"], folder, self.job["point_timeout_s"])
+
+    async def _find_the_tool(self) -> None:
+        """Before anything is measured: asking it loads a whole engine's modules."""
+        if self.job.get("tool"):
+            try:
+                self.tool_command = await native_load.find(self.job["tool"])
+            except native_load.ToolError as error:
+                self.tool_problem = str(error)
+
     async def _page(self, session: aiohttp.ClientSession) -> str | None:
         rules = self.job.get("metrics")
         if not rules:
@@ -329,9 +347,13 @@ class Client:
             self.tell(phase="measure")
             lag = Lag()
             watcher = asyncio.ensure_future(lag.watch())
-            cpu = resource.getrusage(resource.RUSAGE_SELF)
-            measured = await self._closed_loop(session, point["load"], point["concurrency"], False)
-            spent = resource.getrusage(resource.RUSAGE_SELF)
+            who = resource.RUSAGE_CHILDREN if "native" in point else resource.RUSAGE_SELF
+            cpu = resource.getrusage(who)
+            if "native" in point:
+                measured = await self._by_the_tool(point)
+            else:
+                measured = await self._closed_loop(session, point["load"], point["concurrency"], False)
+            spent = resource.getrusage(who)
             watcher.cancel()
             self.phase("measure", measured["began_unix_s"], name)
             records = records + measured["records"]
@@ -353,6 +375,10 @@ class Client:
                 lag_ms_max=max(lag.samples_ms) if lag.samples_ms else None,
                 cpu_s=spent.ru_utime + spent.ru_stime - cpu.ru_utime - cpu.ru_stime,
             )
+            if "native" in point:
+                result.update(native=measured["native"], **native_load.judge(measured, before, after))
+                # Nothing is known of the tool's own loop.
+                result.update(client=self.job["tool"]["name"], client_version="", lag_ms_p99=None, lag_ms_max=None)
         self._write(point["id"], result, records)
         return result
 
@@ -379,6 +405,7 @@ class Client:
             async with aiohttp.ClientSession(
                 connector=connector, timeout=timeout, headers=self.job["headers"], trust_env=False
             ) as session:
+                await self._find_the_tool()
                 for point in self.job["points"]:
                     result = await self.point(session, point)
                     whole = not (result.get("no_drafts") or result.get("interrupted"))
