@@ -236,7 +236,8 @@ class Client:
             for task in workers:
                 task.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
-        if queue and not interrupted:
+        # Refused to the end: gone too where the queue was used up before the workers gave up.
+        if (queue or refused) and not interrupted:
             interrupted = "the server is gone"
         done += self.cancelled
         for item in queue:

@@ -347,6 +347,29 @@ def test_a_server_that_dies_half_way_ends_the_load_and_loses_nothing(stand_in: S
     assert sum(record.get("error") == "not sent: the server is gone" for record in measured) >= 31
 
 
+def test_a_server_that_dies_near_the_end_of_a_point_ends_the_load_there(stand_in: StandIn, tmp_path: Path) -> None:
+    """As seen on a GPU: the queue was used up by refusals, and the next load point was blamed."""
+
+    def post(exchange: Exchange, number: int) -> None:
+        if number < 6:
+            exchange.stream(answer())
+        else:
+            stand_in.server.socket.close()
+            exchange.stream(answer()[:2], whole=False)
+
+    stand_in.post = post
+    stand_in.listen()
+    points = [
+        {"id": "c1", "concurrency": 1, "warmup": items(1, "w"), "load": items(7)},
+        {"id": "c2", "concurrency": 2, "warmup": items(2, "v"), "load": items(4, "q")},
+    ]
+    found = run(job(stand_in, tmp_path, points=points, dialect={"reuse_connections": False}))
+    assert (found["state"], found["reason"]) == ("interrupted", "the server is gone")
+    assert (found["point"], found["points"]) == ("c1", {"c1": "ended"})
+    measured = requests(tmp_path, "c1")
+    assert (len(measured), sum(record["ok"] for record in measured)) == (7, 4)
+
+
 def test_a_point_has_a_time_limit(stand_in: StandIn, tmp_path: Path) -> None:
     over = threading.Event()
 
