@@ -699,8 +699,10 @@ def what_differs(results: Results, rules: Rules | None = None) -> list[str]:
     lines: list[str] = []
     if cells.empty:
         return lines
+    ran = cells[~cells["status"].isin(("skipped", "pending"))]
     for column, name in _DIFFERENCES.items():
-        values = cells[column].dropna() if column != "engine_version" else cells[column].fillna("not recorded")
+        # What was never sent has no version of its own; a measured cell without one has.
+        values = cells[column].dropna() if column != "engine_version" else ran[column].fillna("not recorded")
         values = values.loc[values.ne("")] if values.dtype == object else values
         if values.nunique() > 1 and column != "drafter":
             shown = [_short(value) for value in values.unique()[:4]]
