@@ -124,6 +124,7 @@ def main() -> None:
         trouble = engine_trouble(given["main_pid"], properties)
         if trouble:
             state, status["reason"] = "engine_ended", trouble
+            detected_unix_s = detected_unix_s or time.time()
         elif time.monotonic() > deadline:
             break
         else:
