@@ -17,6 +17,7 @@ from analysis.classify import Witnesses
 from specsweep import engine as engines
 from specsweep import measure, outcome, record
 from specsweep.controller import runfolder
+from specsweep.controller.group import Meeting
 from specsweep.controller.hosting import LEASE_S
 from specsweep.controller.measuring import TOOL_POINT
 from specsweep.controller.runfolder import RunFolder
@@ -144,9 +145,10 @@ def settle(
     """Write the final records of a restart from everything that is known, and return them."""
     state = run.state()
     configuration, cells = run.configuration(), run.cells()
-    profile = engines.load(configuration.engine)
+    sweep = record.read(run.sweep_folder / "sweep.json", record.Sweep)
+    profile = engines.load(sweep.variables["engine"])
     failed: dict[str, Any] = state.get("failed") or {}
-    lag_limit_ms = record.read(run.sweep_folder / "sweep.json", record.Sweep).variables["client_lag_limit_ms"]
+    lag_limit_ms = sweep.variables["client_lag_limit_ms"]
     for cell in cells:
         cell.attestation = configuration.attestation.verdict if configuration.attestation else "unknown"
         ended_here = failed.get("reached") == f"c{cell.concurrency}"
@@ -233,6 +235,10 @@ def _restart_status(
         return
     if not failed and not lost:
         failed = {"at": "load", "reason": "the measurement ended before this load point was done"}
+    blamed = state.get("blamed")
+    if blamed:
+        # Another rank of this engine failed first; what became of this one is its effect.
+        failed = {"reached": failed.get("reached"), "reason": blamed["reason"]}
     step, reason = str(failed.get("step") or ""), str(failed.get("reason") or lost)
     if not pending and step == "lost":
         # The connection was lost while the client went on: everything was measured.
@@ -240,7 +246,7 @@ def _restart_status(
         configuration.remarks.append(f"the connection was lost while measuring: {reason}")
         return
     status: record.Status = "failed"
-    failure: record.Failure | None = None
+    failure: record.Failure | None = msgspec.convert(blamed["failure"], record.Failure) if blamed else None
     if failed.get("outcome") in ("wrong_process", "not_applied", "adjusted") or step == "attest":
         status = "not_applied"
     if failed.get("outcome") == "engine_ended" and "restarted while measuring" in reason:
@@ -262,7 +268,7 @@ def _restart_status(
         failure=failure,
         reached=failed.get("reached"),
     )
-    if status == "failed" and not pending:
+    if status == "failed" and cells and not pending:
         # Everything was measured, then the engine ended: the results stand, the restart says what came after.
         configuration.status = "ok"
         configuration.reason = ""
@@ -386,6 +392,7 @@ class FinishStep(Step):
         folder = Path(arguments["sweep_folder"])
         sweep = record.read(folder / "sweep.json", record.Sweep)
         write_skipped(folder, sweep)
+        Meeting(folder).close()
         sweep.finished_unix_s = time.time()
         record.write(folder / "sweep.json", sweep)
         counts: dict[str, int] = {}

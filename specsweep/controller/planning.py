@@ -14,6 +14,7 @@ from ansible.utils.vars import load_extra_vars
 
 from specsweep import plan as plans
 from specsweep import predict, record
+from specsweep.controller import group
 from specsweep.controller.step import Step, StepFailed, plain
 from specsweep.variables import BY_NAME, VariableError, misspelt, normalise
 
@@ -40,7 +41,12 @@ class PlanStep(Step):
             raise StepFailed(
                 f"budgets: expected values that make one configuration, such as budgets=16; they make {many}"
             )
-        hosts = plain(self.variables["ansible_play_hosts_all"])
+        everyone = plain(self.variables["ansible_play_hosts_all"])
+        led = group.followers(everyone, self.variables["hostvars"])
+        if led and arguments.get("only"):
+            raise StepFailed("serve_follows: one engine over several hosts can be swept, not deployed; run sweep.yml")
+        leader_of = {name: leader for leader, names in led.items() for name in names}
+        hosts = [name for name in everyone if name not in leader_of]
         results = Path(variables["sweep_results"])
         if not results.is_absolute():
             results = Path(arguments.get("folder") or ".") / results
@@ -52,6 +58,8 @@ class PlanStep(Step):
             "plan_only": variables["sweep_plan_only"],
             "strict": variables["sweep_strict"],
             "replay": plan.replay,
+            "followers": led,
+            "leader_of": leader_of,
             "restarts": [],
         }
         if variables["sweep_plan_only"]:

@@ -9,6 +9,7 @@ from typing import Any
 from specsweep import engine as engines
 from specsweep import record
 from specsweep.controller import runfolder
+from specsweep.controller.group import without_cells
 from specsweep.controller.hosting import LEASE_S, engine_environment
 from specsweep.controller.runfolder import RunFolder
 from specsweep.controller.step import Step, StepFailed
@@ -19,7 +20,7 @@ class RenderStep(Step):
     """Make the restart's records (pending) and render its command line; touches no host."""
 
     needs = ("sweep_folder", "position", "address", "port")
-    takes = ("environment", "names")
+    takes = ("environment", "names", "follows")
 
     def do(self, arguments: dict[str, Any]) -> dict[str, Any]:
         folder = Path(arguments["sweep_folder"])
@@ -29,6 +30,8 @@ class RenderStep(Step):
         restart = plan.restarts[int(arguments["position"]) - 1]
         configuration = next(item for item in plan.configurations if item.key == restart.configuration)
         run = runfolder.create(sweep, folder, host, configuration, restart)
+        if arguments.get("follows"):
+            without_cells(run)
         profile = engines.load(sweep.variables["engine"])
         names = engines.scope(
             profile,

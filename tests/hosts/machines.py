@@ -110,7 +110,8 @@ def boot(names: Mapping[str, int] = NAMES) -> Iterator[Hosts]:
     made = Hosts({"NSPAWN_DIR": str(base), "NSPAWN_NET": f"ss{os.getpid()}", "NSPAWN_RUN": str(os.getpid())})
     # What travels to the hosts is made where there is a network.
     embedded.model()
-    for parts in (["aiohttp", "xllamacpp"], ["aiohttp"]):
+    # Which parts a host lacks depends on the tests that ran before.
+    for parts in (["aiohttp", "xllamacpp"], ["aiohttp"], ["xllamacpp"]):
         embedded.site_archive(parts, "3.11", os.uname().machine, "glibc 2.36")
     made.script("base", check=True, timeout=900)
     try:

@@ -504,3 +504,49 @@ def test_what_the_replay_profile_renders_is_what_it_reports(start: Any, method: 
 
 def _not_port(arguments: list[str], index: int) -> bool:
     return "--port" not in (arguments[index], arguments[index - 1])
+
+
+def ranks(start: Any, scenario: dict[str, Any] | None = None) -> tuple[Replay, Replay]:
+    """Two ranks of one engine, rank 0 ready."""
+    nodes = ["--nnodes", "2", "--dist-init-addr", f"127.0.0.1:{free_port()}"]
+    follower = start(scenario or {}, *nodes, "--node-rank", "1")
+    leader = start(scenario or {}, *nodes, "--node-rank", "0").ready()
+    return leader, follower.ready()
+
+
+def test_a_follower_is_healthy_answers_nothing_and_outlives_sigterm_until_rank_0_is_gone(start: Any) -> None:
+    leader, follower = ranks(start)
+    assert leader.generate()[-1]["meta_info"]["completion_tokens"] == 40
+    assert follower.ask("/generate", {"text": "say it"}) == (200, "")
+    follower.process.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + 5
+    while "Waiting for rank 0" not in follower.text():
+        assert time.monotonic() < deadline, follower.text()
+        time.sleep(0.02)
+    assert follower.process.poll() is None
+    assert leader.stop() == 0
+    assert follower.ended() == 0
+
+
+def test_rank_0_waits_for_its_follower_before_it_listens_and_hangs_without_it(start: Any) -> None:
+    nodes = ["--nnodes", "2", "--dist-init-addr", f"127.0.0.1:{free_port()}"]
+    leader = start({}, *nodes, "--node-rank", "0")
+    time.sleep(0.5)
+    with pytest.raises(OSError, match="refused"):
+        leader.ask("/health")
+    follower = start({}, *nodes, "--node-rank", "1")
+    leader.ready()
+    follower.process.kill()
+    deadline = time.monotonic() + 5
+    while "rank 1 of 2 is gone" not in leader.text():
+        assert time.monotonic() < deadline, leader.text()
+        time.sleep(0.02)
+    with pytest.raises(OSError, match="timed out"):
+        leader.ask("/generate", {"text": "say it"}, timeout_s=0.5)
+    assert leader.process.poll() is None
+
+
+def test_several_nodes_without_an_address_are_refused(start: Any) -> None:
+    replay = start({}, "--nnodes", "2")
+    assert replay.ended() == 2
+    assert "--dist-init-addr: expected address:port" in replay.text()

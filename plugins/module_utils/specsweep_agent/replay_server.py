@@ -165,6 +165,10 @@ class Settings:
         self.model = str(options.get("model_path") or options.get("model") or options.get("m") or "replay-model")
         self.seed = options.get("random_seed", options.get("seed", 1))
         self.log_every = max(1, int(options.get("decode_log_interval", 40)))
+        self.nodes, self.rank = int(options.get("nnodes", 1)), int(options.get("node_rank", 0))
+        self.rendezvous = str(options.get("dist_init_addr", ""))
+        if self.nodes > 1 and not self.rendezvous.rpartition(":")[2].isdigit():
+            raise ReplayError(f"--dist-init-addr: expected address:port with --nnodes; got {self.rendezvous!r}")
 
     def _sglang(self, options: dict[str, Any], environment: dict[str, str]) -> None:
         algorithm = options.get("speculative_algorithm")
@@ -307,6 +311,8 @@ class Engine:
         due = time.monotonic()
         while True:
             self.running = [request for request in self.running if not request.gone]
+            if self.hung:
+                await asyncio.Event().wait()
             if not self.running and not self.waiting:
                 self.wake.clear()
                 await self.wake.wait()
@@ -800,6 +806,61 @@ def default_folder() -> Path:
     return beside if beside.is_dir() else Path(__file__).resolve().parents[3] / "specsweep" / "engines" / "replay"
 
 
+# ---------------------------------------------------------------- one engine over several hosts
+
+
+async def gather(settings: Settings, engine: Engine) -> asyncio.AbstractServer:
+    """Rank 0: wait for every follower.  One that leaves later makes the engine hang, as a collective would."""
+    address, _, port = settings.rendezvous.rpartition(":")
+    missing = asyncio.Semaphore(0)
+
+    async def member(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        rank = (await reader.readline()).decode().strip()
+        say(f"rank {rank} of {settings.nodes} joined")
+        missing.release()
+        await reader.read()
+        engine.hung = True
+        say(f"rank {rank} of {settings.nodes} is gone: waiting for it in the next collective")
+
+    listening = await asyncio.start_server(member, address, int(port))
+    say(f"Init torch distributed begin. waiting for {settings.nodes - 1} ranks at {settings.rendezvous}")
+    for _ in range(settings.nodes - 1):
+        await missing.acquire()
+    return listening
+
+
+async def follow(settings: Settings, scenario: dict[str, Any], speed: float) -> int:
+    """A rank above 0: loads, then a dummy server that is always healthy; ends when rank 0 is gone, not before."""
+    address, _, port = settings.rendezvous.rpartition(":")
+    while True:
+        try:
+            reader, writer = await asyncio.open_connection(address, int(port))
+            break
+        except OSError:
+            await asyncio.sleep(0.1)
+    writer.write(f"{settings.rank}\n".encode())
+    say(f"Init torch distributed ends. rank {settings.rank} of {settings.nodes}")
+    await asyncio.sleep(scenario["load_s"] / speed)
+    say("Load weight end. elapsed=0.00 s, type=replay, avail mem=0.00 GB, mem usage=0.00 GB.")
+
+    async def healthy(asking: asyncio.StreamReader, answer: asyncio.StreamWriter) -> None:
+        await asking.readuntil(b"\r\n\r\n")
+        answer.write(f"HTTP/1.1 200 OK\r\nserver: {VERSION}\r\ncontent-length: 0\r\n\r\n".encode())
+        await answer.drain()
+        answer.close()
+
+    listening = await asyncio.start_server(healthy, settings.host, settings.port)
+    say(f"Dummy health check server started on {settings.host}:{settings.port} (replay)")
+    asyncio.get_running_loop().add_signal_handler(
+        signal.SIGTERM, lambda: say("SIGTERM received. Waiting for rank 0 to end first.")
+    )
+    await reader.read()
+    say("rank 0 is gone.")
+    listening.close()
+    leave(scenario["stop"])
+    return 0
+
+
 # ---------------------------------------------------------------- the life of the process
 
 
@@ -816,7 +877,10 @@ async def serve(argv: list[str], settings: Settings, scenario: dict[str, Any], s
     await stage("start")
     say(f"server_args={{'replay': True, 'model_path': {settings.model!r}, 'port': {settings.port}}}")
     say("Load weight begin. avail mem=0.00 GB")
+    if settings.rank > 0:
+        return await follow(settings, scenario, speed)
     engine = Engine(settings, scenario, failures, speed)
+    ranks = await gather(settings, engine) if settings.nodes > 1 else None
     server = Server(engine, settings, scenario, argv)
     stop = asyncio.Event()
     listening = None
@@ -851,6 +915,8 @@ async def serve(argv: list[str], settings: Settings, scenario: dict[str, Any], s
     say("Gracefully exiting... Remaining number of requests 0. Remaining requests remaining_rids=[].")
     work.cancel()
     listening.close()
+    if ranks is not None:
+        ranks.close()
     leave(scenario["stop"])
     return 0
 

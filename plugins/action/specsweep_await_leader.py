@@ -1,0 +1,5 @@
+"""See specsweep/controller/group.py."""
+
+from specsweep.controller.group import AwaitLeaderStep as ActionModule
+
+__all__ = ["ActionModule"]
