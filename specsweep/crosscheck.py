@@ -50,7 +50,7 @@ def table(ours: Sequence[Cell], theirs: Sequence[Cell]) -> str:
             if cell.status != "ok":
                 lines.append(f"  {cell.source}: {cell.status}: {cell.reason}")
             lines += [f"  {cell.source}: {remark}" for remark in cell.remarks]
-    lines.append("one short run each: a difference of some per cent is noise")
+    lines.append(f"apart: by more than {ALIKE:.0%}; one run each, on prompts of its own: some per cent are noise")
     return "\n".join(lines)
 
 

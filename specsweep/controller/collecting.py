@@ -416,6 +416,9 @@ def write_skipped(folder: Path, sweep: record.Sweep) -> None:
     for item in plan["skipped"]:
         by_label.setdefault(item["label"], []).append(item)
     for host in sweep.hosts:
+        path = folder / host / "host.json"
+        known = record.read(path, record.Host) if path.exists() else record.Host(sweep_id=sweep.sweep_id, name=host)
+        identities = known.facts.get("identities", {})
         for label, items in by_label.items():
             first = items[0]
             shared: dict[str, Any] = {
@@ -425,6 +428,8 @@ def write_skipped(folder: Path, sweep: record.Sweep) -> None:
                 "label": label,
                 "origin": sweep.origin,
                 "engine": plan["engine"],
+                "engine_version": known.engine_version,
+                "model": str(identities.get("model") or sweep.variables["model"]),
                 "method": first["method"],
                 "budget": first["budget"],
                 "topk": first["topk"],

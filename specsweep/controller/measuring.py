@@ -76,7 +76,7 @@ class ReadyStep(Step):
         run = RunFolder(arguments["run"])
         state, configuration = run.state(), run.configuration()
         sweep = record.read(run.sweep_folder / "sweep.json", record.Sweep)
-        profile = engines.load(configuration.engine)
+        profile = engines.load(sweep.variables["engine"])
         timeout_s = sweep.variables["ready_timeout_s"] or profile.ready.timeout_s
         try:
             answer = self.call(
@@ -161,8 +161,12 @@ class LoadStep(Step):
         state, configuration = run.state(), run.configuration()
         sweep = record.read(run.sweep_folder / "sweep.json", record.Sweep)
         host = record.read(run.path.parents[1] / "host.json", record.Host)
-        profile = engines.load(configuration.engine)
-        job = load_job(sweep, configuration, profile, state, arguments.get("headers") or {})
+        profile = engines.load(sweep.variables["engine"])
+        try:
+            job = load_job(sweep, configuration, profile, state, arguments.get("headers") or {})
+        except (StepFailed, ValueError) as error:
+            run.note(failed={"at": "load", "reason": str(error)})
+            raise
         if job["tool"] and arguments.get("tool_command"):
             job["tool"]["commands"] = [list(map(str, arguments["tool_command"]))]
         try:

@@ -339,7 +339,7 @@ def _void(told: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -
 
 
 def _remarks(told: dict[str, Any], requests: list[dict[str, Any]]) -> Iterator[str]:
-    yield f"numbers of {told['tool']}, by its own definitions; acceptance from the server's counters in this window"
+    yield "times and token counts are the tool's own, acceptance is from the server's counters in this window"
     if told["lifetime_al"] is not None:
         al = told["lifetime_al"]
         yield f"its own acceptance length {al:.2f} is the server's since the last flush: not used"
