@@ -29,8 +29,11 @@ def show(content: Content, page: str, stream: TextIO | None = None) -> None:
     for notice in content.notices:
         console.print(Text(f"! {notice}", style="yellow"))
     console.print()
-    for index, variant in enumerate(dict.fromkeys(row.variant for row in content.rows)):
-        rows = [row for row in content.rows if row.variant == variant]
+    for left_out in _left_out(content.rows):
+        console.print(Text(left_out, style="dim"))
+    kept = [row for row in content.rows if row.status != "skipped"]
+    for index, variant in enumerate(dict.fromkeys(row.variant for row in kept)):
+        rows = [row for row in kept if row.variant == variant]
         shown = rows[: max(0, MOST_ROWS - index * 8)]
         if shown:
             console.print(_table(variant, shown))
@@ -54,6 +57,16 @@ def show(content: Content, page: str, stream: TextIO | None = None) -> None:
     console.print()
     # The path is last and on one line of its own, to be copied or read by a script.
     console.print(Text(f"Report: {page}"), soft_wrap=True)
+
+
+def _left_out(rows: list[Row]) -> list[str]:
+    """What the plan skipped, one line a reason; the page lists every cell."""
+    reasons: dict[str, int] = {}
+    for row in rows:
+        if row.status == "skipped":
+            reasons[row.detail] = reasons.get(row.detail, 0) + 1
+    lines = [f"skipped, {words.plural(count, 'cell')}: {reason}" for reason, count in reasons.items()]
+    return lines if len(lines) <= 4 else [*lines[:3], f"skipped for {len(lines) - 3} more reasons: see the report"]
 
 
 def _counts(content: Content) -> Text:
