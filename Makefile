@@ -2,10 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Its name changes with everything that is installed.
 STAMP := $(VENV)/.installed-$(shell cat requirements/*.lock requirements/*.txt pyproject.toml | cksum | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-slow lint types format docs lock bench clean
+.PHONY: help venv demo test lint format docs lock bench clean
 
 help:
 	@echo "make demo    a sweep on this machine with the embedded engine, in about 5 minutes"
@@ -33,10 +34,6 @@ demo: $(STAMP)
 
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
-
-# Fault runs that take minutes.
-test-slow: $(STAMP)
-	$(BIN)/python -m pytest tests/slow
 
 lint: $(STAMP)
 	$(BIN)/ruff check

@@ -327,7 +327,7 @@ VARIABLES: tuple[Variable, ...] = (
         "order",
         "random or given",
         "random",
-        "Order of the configurations inside a block: seeded random, or as given.",
+        "Order inside a block: seeded random, or as given. (Ansible warns about this name; sweep_order is the same.)",
         _choice("random", "given"),
     ),
     Variable("seed", "a whole number of at least 0", 1, "Seed of the order and of sampling.", _whole_from(0)),
@@ -423,6 +423,8 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("sweep_note", "a text", "", "Kept with the sweep.", _text),
 )
 BY_NAME = {variable.name: variable for variable in VARIABLES}
+#: Other names: Ansible warns that `order` is a name of its own.
+ALIASES = {"sweep_order": "order"}
 
 
 def normalise(given: Mapping[str, Any], raw_params: str = "") -> dict[str, Any]:

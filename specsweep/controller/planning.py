@@ -16,7 +16,7 @@ from specsweep import plan as plans
 from specsweep import predict, record
 from specsweep.controller import group
 from specsweep.controller.step import Step, StepFailed, plain
-from specsweep.variables import BY_NAME, VariableError, misspelt, normalise
+from specsweep.variables import ALIASES, BY_NAME, VariableError, misspelt, normalise
 
 
 class PlanStep(Step):
@@ -29,7 +29,10 @@ class PlanStep(Step):
         complaint = misspelt(name for name in extra if not name.startswith(("ansible_", "_")))
         if complaint:
             raise VariableError(complaint)
-        given = {name: self._templar.template(self.variables[name]) for name in BY_NAME if name in self.variables}
+        names = {name: name for name in BY_NAME} | ALIASES
+        given = {
+            ours: self._templar.template(self.variables[name]) for name, ours in names.items() if name in self.variables
+        }
         if arguments.get("only"):
             given = {"baseline": False, "anchors": False, **given}
         variables = normalise(plain(given), raw_params=str(extra.get("_raw_params", "")))
