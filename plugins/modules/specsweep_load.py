@@ -73,7 +73,11 @@ def main() -> None:
     try:
         guard.renew(home, given["sweep_id"], given["lease_s"])
         if not (run / "job.json").exists():
-            job = dict(given["job"], folder=str(run), service={"name": given["service"], "home": str(home)})
+            job = dict(
+                given["job"],
+                folder=str(run),
+                service={"name": given["service"], "home": str(home), "main_pid": given["main_pid"]},
+            )
             atomic_write(run / "job.json", json.dumps(job), 0o600)
             environment = {"PYTHONPATH": os.pathsep.join([str(home / "agent"), str(home / "site")])}
             argv = [given["python"], "-m", "specsweep_agent.load_client", str(run / "job.json")]

@@ -204,6 +204,9 @@ def _measured(
     if point.get("no_drafts") or not measured:
         return
     measure.fill(cell, measured, point, profile, lag_limit_ms)
+    if point.get("prompts_seen"):
+        cell.prompts_reused = True
+        cell.remarks.append(f"{point['prompts_seen']} of its prompts had been sent to this process before: AL too high")
     if cell.window_start_unix_s is not None and cell.window_s is not None:
         end = cell.window_start_unix_s + cell.window_s
         cell.telemetry = measure.telemetry(_samples(run), cell.window_start_unix_s, end)

@@ -239,7 +239,9 @@ def load_job(
             if driver == CROSSCHECK:
                 ours = (TOOL_POINT + point.id, items(point.tool_warmup_prompts), items(point.tool_load_prompts))
             native = native_part(tool, state, sweep, ours[0], point.concurrency, ours[2])
-            points.append({"id": ours[0], "concurrency": point.concurrency, "warmup": ours[1], "native": native})
+            # The client sends the warm-up only; the others it notes as sent.
+            common = {"id": ours[0], "concurrency": point.concurrency, "warmup": ours[1], "load": ours[2]}
+            points.append({**common, "native": native})
     return {
         "sweep_id": sweep.sweep_id,
         "lease_s": LEASE_S,

@@ -29,7 +29,7 @@ from typing import Any
 
 import aiohttp
 
-from . import guard, metrics, native_load, paths
+from . import guard, metrics, native_load, paths, sent
 from .generate import merge, with_prompt
 from .service import atomic_write, manager
 from .telemetry import Telemetry
@@ -302,6 +302,13 @@ class Client:
                 return after
             await asyncio.sleep(0.1)
 
+    def _prompts_seen(self, point: dict[str, Any]) -> int | None:
+        service = self.job.get("service")
+        if not service:
+            return None
+        prompts = [item["prompt"] for item in [*point["warmup"], *point["load"]]]
+        return sent.mark(Path(service["home"]), service.get("main_pid") or 0, prompts)
+
     async def _flush(self, session: aiohttp.ClientSession) -> str:
         rule = self.job.get("flush")
         if not rule:
@@ -326,6 +333,7 @@ class Client:
         result: dict[str, Any] = {"id": point["id"], "concurrency": point["concurrency"], "client_version": VERSION}
         began = time.time()
         self.tell(point=point["id"], phase="warmup")
+        result["prompts_seen"] = self._prompts_seen(point)
         result["flush"] = await self._flush(session)
         start = self._counters(await self._page(session))
         result["running_before"] = start.get("requests_running")
