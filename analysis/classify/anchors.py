@@ -95,7 +95,7 @@ def _required(tree: Any) -> frozenset[str]:
         elif name in ("MAX_REPEAT", "MIN_REPEAT") and argument[0] >= 1:
             candidates.append(_required(argument[2]))
     candidates.extend(_as_set(run))
-    return max(candidates, key=_worth, default=frozenset())
+    return max(candidates, key=worth, default=frozenset())
 
 
 def _is_gap(argument: Any) -> bool:
@@ -108,7 +108,8 @@ def _as_set(run: str) -> list[frozenset[str]]:
     return [frozenset([text])] if len(text) >= SHORTEST else []
 
 
-def _worth(found: frozenset[str]) -> tuple[int, int]:
+def worth(found: frozenset[str]) -> tuple[int, int]:
+    """How good anchors are: the length of the shortest, and fewer before more."""
     shortest = min((SHORTEST if text.replace(_WORD_GAP, " ") in _COMMON else len(text) for text in found), default=0)
     return (min(shortest, 12), -len(found))
 

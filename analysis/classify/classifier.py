@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from analysis.classify.engines import engine_of
 from analysis.classify.figures import equal_numbers
 from analysis.classify.findings import Finding, LogFindings, find, task_passed_over
 from analysis.classify.fingerprint import fingerprint
-from analysis.classify.pointer import best_pointer
+from analysis.classify.pointer import best_pointer, first_exception
 from analysis.classify.precedence import Lost, Ruling, rule_on
 from analysis.classify.prefilter import Prefilter, make_prefilter
 from analysis.classify.rules import Ruleset, load_rules
@@ -34,6 +35,8 @@ from analysis.classify.witness_findings import remarks, unit_failed, witness_log
 from analysis.classify.witnesses import LogInput, Witnesses
 
 ALTERNATIVES_SHOWN = 6
+# Pointers at an exception that no rule knows.
+WRAPPERS = ("serve.spec.crash", "ready.warmup_failed", "serve.engine_died")
 _END = re.compile(
     r"sigquit|SIGQUIT|crashed with exit code -(?:9|15)|Main process exited|Failed with result|EngineDead|engine dead"
 )
@@ -83,7 +86,8 @@ def _verdict(read: Sequence[LogFindings], witnesses: Witnesses, rules: Ruleset) 
     consequences = _signs("consequence", read, ruling, stopped_by_us=witnesses.stopped_by_us)
     ended = bool(consequences) or unit_failed(witnesses)
     if ruling.winner is not None and not (ruling.winner.rule.tier == 4 and ended):
-        return _found(ruling.winner, ruling, engine, notes)
+        found = _found(ruling.winner, ruling, engine, notes)
+        return _opened(found, read) if found.klass in WRAPPERS else found
     causes_after = [entry.finding for entry in ruling.after if entry.finding.rule.tier in (1, 2)]
     if causes_after:
         return _found(causes_after[0], ruling, engine, notes, AFTER_MEASUREMENT)
@@ -93,6 +97,19 @@ def _verdict(read: Sequence[LogFindings], witnesses: Witnesses, rules: Ruleset) 
         return _unknown(read, signs, engine, tier_4 + notes)
     outcome = RECOVERED if ruling.recovered else NO_FAILURE
     return Verdict(NONE, engine=engine, outcome=outcome, notes=notes, fingerprint="none")
+
+
+def _opened(verdict: Verdict, read: Sequence[LogFindings]) -> Verdict:
+    """P3: a class that only says where an exception surfaced shows the exception, and is grouped by it."""
+    pointer = first_exception(read)
+    if pointer is None:
+        return verdict
+    return replace(
+        verdict,
+        evidence=_distinct([*verdict.evidence[: EVIDENCE_SHOWN - 1], *pointer.lines]),
+        fingerprint=fingerprint(verdict.klass, pointer.basis),
+        advice=f"{pointer.advice} {verdict.advice}",
+    )
 
 
 def _sample(log: LogFindings) -> str:

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from analysis.classify.findings import Finding
 
-# More than a CUDA context: memory that somebody else holds.
+# More than a CUDA context, and more than a driver and its services keep of a GPU: somebody else's memory.
 FOREIGN_GIB = 3.0
+FOREIGN_SHARE = 0.15
 
-_FREE_OF_TOTAL = re.compile(r"\(\s*(?P<free>[\d.]+)\s*/\s*(?P<total>[\d.]+)\s*(?:GiB|GB)?\)")
+_FREE_OF_TOTAL = re.compile(
+    r"(?P<free>\d+(?:\.\d+)?)\s*(?:GiB|GB)?\s*(?:/|of|out of)\s*(?P<total>\d+(?:\.\d+)?)\s*(?:GiB|GB|\))"
+)
 _BY_TORCH = re.compile(r"(?P<size>[\d.]+)\s+(?P<unit>bytes|KiB|MiB|GiB)\s+is\s+allocated\s+by\s+PyTorch")
 _TOTAL = re.compile(r"total\s+capacity\s+of\s+(?P<total>[\d.]+)\s+GiB")
 _RACE = re.compile(r"free\s+memory\s+(?P<first>[\d.]+)\s+GiB,?\s+current\s+free\s+memory\s+(?P<then>[\d.]+)")
@@ -66,8 +69,10 @@ def _partial(finding: Finding) -> bool:
 
 def _startup(finding: Finding) -> str:
     match = _FREE_OF_TOTAL.search(finding.text)
-    if match and float(match["total"]) - float(match["free"]) > FOREIGN_GIB:
-        return "proc.gpu_occupied"
+    if match:
+        total, gone = float(match["total"]), float(match["total"]) - float(match["free"])
+        if gone > max(FOREIGN_GIB, FOREIGN_SHARE * total):
+            return "proc.gpu_occupied"
     return finding.rule.id
 
 

@@ -19,6 +19,10 @@ SHOWN_CHARACTERS = 1_000
 # Rules of these phases keep their own phase; for the others the log's markers know better.
 OWN_PHASE = {"deploy", "unit_start", "readiness", "benchmark_client", "shutdown"}
 _AT_WORK = re.compile(r'(?:Decode|Prefill) batch|HTTP/1\.1" 200|Avg generation throughput')
+# A program's own name and its complaint, within the last lines of the log.
+_PARSER_ERROR = re.compile(r"\s*(?:[\w./-]{1,60}(?: [\w-]{1,30})?: )?error: \S")
+LAST_WORDS = 3
+_STARTED = re.compile(r"Application startup complete")
 NEARBY_CHARACTERS = 3_000
 _TASK_ERROR = re.compile(r"fatal: \[|FAILED! =>|UNREACHABLE! =>|\[ERROR\]: Task failed")
 
@@ -41,6 +45,7 @@ class Finding:
     recovered: bool = False
     after_stop: bool = False
     count: int = 1
+    loose: bool = False  # found by words in any order
     sent: int | None = None  # requests sent, where the log around it says so
 
 
@@ -84,18 +89,40 @@ def find(source: str, scan: Scan, rules: Ruleset) -> LogFindings:
     result = LogFindings(source, scan, reversed=backwards)
     result.sample = "\n".join(line.shown for _, lines in prepared[:20] for line in lines[:80])
     phases = _Phases(scan, [m for m in ordered_matches if m.expression.role == "phase"], sign)
+    progress = _Progress(scan, ordered_matches, sign)
     result.stop_line = phases.stop
     for match in ordered_matches:
         if match.expression.role == "sign":
             result.signs.setdefault(match.expression.owner, []).append(_evidence(source, match)[0])
     by_role = _by_role(ordered_matches)
     for rule in rules.rules.values():
-        result.findings.extend(_findings_of(rule, by_role, phases, source, scan, sign))
+        result.findings.extend(_findings_of(rule, by_role, phases, progress, source, scan, sign))
     if line := useless_draft(scan.acceptance):
         result.findings.append(_zero_acceptance(rules.rules["serve.spec.zero_acceptance"], source, line))
+    _note_final_error(result)
+    result.findings = _exact_first(result.findings)
     result.findings = [_with_task_outcome(finding, result) for finding in result.findings]
     result.findings.sort(key=lambda finding: finding.order)
     return result
+
+
+def _exact_first(findings: list[Finding]) -> list[Finding]:
+    """Words in any order say nothing new of a line that an exact expression knows."""
+    exact: dict[int, int] = {}
+    for finding in findings:
+        if not finding.loose:
+            exact[finding.line] = min(finding.rule.tier, exact.get(finding.line, finding.rule.tier))
+    return [f for f in findings if not f.loose or exact.get(f.line, f.rule.tier + 1) > f.rule.tier]
+
+
+def _note_final_error(result: LogFindings) -> None:
+    """A log that ends with an argument parser's complaint has failed, whatever usage text stands before it."""
+    scan = result.scan
+    lines = [line for line in prepare(scan.tail, scan.tail_first_line) if line.text.strip()]
+    for line in lines[-LAST_WORDS:]:
+        if _PARSER_ERROR.match(line.text):
+            shown = Line(result.source, line.number, line.shown[:SHOWN_CHARACTERS])
+            result.signs.setdefault("consequence", []).append(shown)
 
 
 def task_passed_over(result: LogFindings, line: int, text: str) -> bool:
@@ -170,6 +197,7 @@ def _findings_of(
     rule: Rule,
     by_role: dict[tuple[str, str, str], list[_Match]],
     phases: _Phases,
+    progress: _Progress,
     source: str,
     scan: Scan,
     sign: float,
@@ -201,9 +229,11 @@ def _findings_of(
             stamp=match.line.stamp,
             phase=rule.phase if own and rule.phase else phase,
             recovered=any(order >= match.order for order in recoveries)
-            or (bool(rule.recovered_by) and _works_after(rule, match, scan, sign)),
+            or (bool(rule.recovered_by) and _works_after(rule, match, scan, sign))
+            or (_passes(rule) and progress.follows(match.order)),
             after_stop=phases.stop is not None and match.order > phases.stop,
             count=len(hits),
+            loose=match.expression.loose,
             sent=requests_sent(match.raw) if rule.numbers == "partial" else None,
         )
 
@@ -226,6 +256,38 @@ def _in_context(rule: Rule, match: _Match, by_role: dict[tuple[str, str, str], l
 def _works_after(rule: Rule, match: _Match, scan: Scan, sign: float) -> bool:
     """Rules that name ``<work>`` recover by any later line of a server at work."""
     return "<work>" in rule.recovered_by and sign > 0 and scan.last_work > match.line.number
+
+
+def _passes(rule: Rule) -> bool:
+    """Whether a start that went well after all makes this error a note (P11).
+
+    Not where the server is healthy and yet is not what was asked for (swept settings, drafter, deployment,
+    leftovers of another run), nor for hardware, nor for what is found after the start.
+    """
+    if rule.tier not in (1, 2) or rule.phase not in ("unit_start", "model_load", "graph_capture", "warmup"):
+        return False
+    return rule.family in ("mem", "jit", "cuda", "hub", "env", "attn", "dist") or rule.id == "model.path_missing"
+
+
+class _Progress:
+    """Where a server that had said an error became ready after all, and then worked."""
+
+    def __init__(self, scan: Scan, matches: list[_Match], sign: float) -> None:
+        markers = [match for match in matches if match.expression.role == "phase"]
+        ready = [m.order for m in markers if m.expression.owner == "serving_under_load" and m.order < scan.last_work]
+        started = [m.order for m in markers if _STARTED.search(m.text) and m.order < scan.last_serving]
+        self._ready = sorted(ready + started) if sign > 0 else []
+        begins = [m.order for m in markers if m.expression.owner == "unit_start"]
+        ends = [m.order for m in matches if m.expression.role == "sign" and m.expression.owner == "consequence"]
+        self._ends = sorted(begins + ends)
+
+    def follows(self, order: float) -> bool:
+        """Ready and at work later, with no end and no new start between: P18 keeps a first attempt's error."""
+        at = bisect.bisect_right(self._ready, order)
+        if at == len(self._ready):
+            return False
+        end = bisect.bisect_right(self._ends, order)
+        return end == len(self._ends) or self._ends[end] > self._ready[at]
 
 
 def _evidence(source: str, match: _Match) -> tuple[Line, ...]:

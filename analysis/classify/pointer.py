@@ -35,10 +35,8 @@ class Pointer:
 
 def best_pointer(read: Sequence[LogFindings], signs: Sequence[Line]) -> Pointer:
     """The first exception with its innermost frame; else the first loud line; else the sign itself."""
-    for log in read:
-        for lines in _pieces(log):
-            if pointer := _exception(log.source, lines):
-                return pointer
+    if pointer := first_exception(read):
+        return pointer
     for log in read:
         for lines in _pieces(log):
             if pointer := _loud(log.source, lines):
@@ -47,6 +45,12 @@ def best_pointer(read: Sequence[LogFindings], signs: Sequence[Line]) -> Pointer:
         advice = "The log shows that something ended, not why: look at the other logs of the same time."
         return Pointer([signs[0]], masked(signs[0].text), advice)
     return Pointer([], "no line", "No log line tells why: look at the kernel's messages and the unit's journal.")
+
+
+def first_exception(read: Sequence[LogFindings]) -> Pointer | None:
+    """The first exception under a traceback that is no mere consequence."""
+    found = (_exception(log.source, lines) for log in read for lines in _pieces(log))
+    return next((pointer for pointer in found if pointer is not None), None)
 
 
 def _pieces(log: LogFindings) -> list[list[PreparedLine]]:

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from analysis.classify.colour import plain_text
 from analysis.classify.source import INNER_BREAK
 from analysis.classify.stamps import STAMP, seconds_of
 
@@ -22,12 +23,13 @@ LONGEST_TEXT = 20_000
 MOST_PREFIXES = 12
 
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
-_ANSI_WITHOUT_ESC = re.compile(r"(?<![\w\"'])\[(?:\d{1,3}(?:;\d{1,3}){0,4})?m(?=[\s(\[\w]|$)|\[0?m")
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 _BAR = re.compile(
     r"(?:[\w .,()=:/-]{0,80}?:)?\s*\d{1,3}%\s?(?:Completed )?\|[^|\n]{0,200}\|\s*\d+/\d+(?:\s\[[^\]\n]{0,120}\])?"
 )
 _JSON_LOG = re.compile(r'"(?:level|ts|time|timestamp|severity|levelname|asctime)"\s*:')
+# Where loggers (and docker: "log") put the message.
+_MESSAGE_KEYS = ("msg", "message", "log", "MESSAGE", "event", "text", "body")
 _CAPTURING = "Capturing CUDA graph"
 _DOTS = re.compile(r"\.{5,}(?=[a-z_])")
 
@@ -55,6 +57,7 @@ _WORKER_RANK = re.compile(r"_((?:TP|DP|PP|EP)\d+(?:_(?:TP|DP|PP|EP)\d+)*)")
 _ADVICE = re.compile(
     r"CUDA kernel errors might be asynchronously|consider passing CUDA_LAUNCH_BLOCKING|"
     r"Compile with .?TORCH_USE_CUDA_DSA|^\s*Search for .cudaError|For further information visit|"
+    r"If you are running out of memory|If out-of-memory error occurs|"
     r"^\s*Open an issue on GitHub|^\s*Possible solutions|device-side assertions\.\s*$"
 )
 _DUMP = re.compile(
@@ -121,8 +124,8 @@ def _message_of_json(line: str) -> str:
         record = json.loads(line)
     except (ValueError, RecursionError):
         return line
-    message = record.get("msg", record.get("message"))
-    return message.replace("\n", INNER_BREAK) if isinstance(message, str) else line
+    message = next((record[key] for key in _MESSAGE_KEYS if isinstance(record.get(key), str)), line)
+    return message.replace("\n", INNER_BREAK)
 
 
 def _unescaped(line: str) -> str:
@@ -136,7 +139,7 @@ def _unescaped(line: str) -> str:
 def _prepared(part: str, number: int) -> PreparedLine:
     clean = _ANSI.sub("", part)
     if "m" in clean and "[" in clean:
-        clean = _ANSI_WITHOUT_ESC.sub("", clean)
+        clean = plain_text(clean)
     clean = _DOTS.sub(" ", _CONTROL.sub("", clean))
     text, rank, stamp = strip_prefixes(clean)
     return PreparedLine(number, text, clean.strip(), rank, stamp)
@@ -176,7 +179,8 @@ def _without_dumps(lines: Iterable[PreparedLine]) -> Iterator[PreparedLine]:
         text = line.text
         inside = _block_at(text, inside)
         hidden = bool(inside) or bool(_DUMP.match(text) or _OPTION.match(text) or _ADVICE.search(text))
-        yield replace(line, text="") if hidden else line
+        # A usage text itself says nothing, but an error that follows it does: its first line leaves a mark.
+        yield replace(line, text=("usage:" if _USAGE.match(text) else "")) if hidden else line
 
 
 def _block_at(text: str, inside: str) -> str:

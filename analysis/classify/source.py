@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from analysis.classify.colour import without_colours
+
 BLOCK_BYTES = 4 << 20
 GZIP_MAGIC = b"\x1f\x8b"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -27,7 +29,7 @@ class UnusableLog(ValueError):
 
 
 def blocks(log: Path | str | bytes | Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the log's text in blocks of about four megabytes.
+    """Yield the log's text in blocks of about four megabytes, without colours.
 
     ``log``: a path, ``-`` for standard input, bytes, or an iterable of bytes.
     """
@@ -38,9 +40,9 @@ def blocks(log: Path | str | bytes | Iterable[bytes]) -> Iterator[bytes]:
     elif first.startswith(ZSTD_MAGIC):
         raw = _zstd(_Reader(first, raw))
     else:
-        yield from _as_text(first, raw)
+        yield from without_colours(_as_text(first, raw))
         return
-    yield from _as_text(next(raw, b""), raw)
+    yield from without_colours(_as_text(next(raw, b""), raw))
 
 
 def _as_text(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:

@@ -3,6 +3,8 @@
 A rule's expressions are Python regular expressions in which a space stands for any white space, line
 ends included (messages wrap). ``any``: one of them makes the finding. ``before`` and ``after``: all of
 them must match earlier, or later, in the same log. ``unless``: none may match on the finding's line.
+``together``: lists of expressions that must stand on one line, near each other, in any order, for other
+versions word the same thing otherwise; ``<name>`` in them stands for the alternatives of ``_words.yaml``.
 ``recovered_by``: a later match turns the finding into a note. Case is ignored, except inside
 ``(?-i:...)``; see docs/failures.md for the rest of the fields.
 """
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.classify.anchors import anchors_of, spaces_match_wraps
+from analysis.classify.together import AND, Together, anchors_together
 
 FOLDER = Path(__file__).parent
 PHASES = (
@@ -32,7 +35,7 @@ PHASES = (
 )
 DIRECTIONS = ("smaller", "larger", "=1", "other")
 _FIELDS = {
-    "id", "tier", "phase", "any", "before", "after", "unless", "min_count", "recovered_by", "numbers",
+    "id", "tier", "phase", "any", "together", "before", "after", "unless", "min_count", "recovered_by", "numbers",
     "beats", "yields_to", "cause", "advice", "retry", "directions", "witness", "examples",
     "counter_examples",
 }  # fmt: skip
@@ -53,6 +56,7 @@ class Rule:
     cause: str
     advice: str
     retry: str
+    together: tuple[tuple[str, ...], ...] = ()
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
@@ -88,14 +92,22 @@ class Expression:
     source: str
     owner: str  # rule id, phase name, or kind of sign
     role: str  # "any" | "before" | "after" | "recovered_by" | "phase" | "sign"
+    together: tuple[str, ...] = ()
+
+    @property
+    def loose(self) -> bool:
+        """Words in any order: of two findings on one line the exact one is preferred."""
+        return bool(self.together)
 
     @cached_property
-    def pattern(self) -> re.Pattern[str]:
+    def pattern(self) -> re.Pattern[str] | Together:
+        if self.together:
+            return Together(self.together)
         return re.compile(spaces_match_wraps(self.source), re.IGNORECASE)
 
     @cached_property
     def anchors(self) -> frozenset[str]:
-        return anchors_of(self.source)
+        return anchors_together(self.together) if self.together else anchors_of(self.source)
 
 
 @dataclass(frozen=True)
@@ -132,8 +144,9 @@ def load_rules() -> Ruleset:
 
 
 def _expressions(families: tuple[Family, ...]) -> Iterator[Expression]:
+    near = {(rule.id, AND.join(words)): words for f in families for rule in f.rules for words in rule.together}
     for number, (source, owner, role) in enumerate(_sources(families)):
-        yield Expression(number, source, owner, role)
+        yield Expression(number, source, owner, role, near.get((owner, source), ()))
 
 
 def _sources(families: tuple[Family, ...]) -> Iterator[tuple[str, str, str]]:
@@ -158,6 +171,19 @@ def _yaml(path: Path) -> Any:
         return yaml.load(handle, Loader=loader)
 
 
+@cache
+def _words() -> dict[str, str]:
+    words: dict[str, str] = _yaml(FOLDER / "_words.yaml")
+    return words
+
+
+def _in_words(expression: str) -> str:
+    """The expression with the alternatives for each ``<name>``."""
+    for name, alternatives in _words().items():
+        expression = expression.replace(f"<{name}>", f"(?:{alternatives})")
+    return expression
+
+
 def _family(path: Path) -> Family:
     content = _yaml(path)
     return Family(path.stem, content["title"], tuple(_rule(path, entry) for entry in content["rules"]))
@@ -171,11 +197,12 @@ def _rule(path: Path, entry: dict[str, Any]) -> Rule:
         raise BadRule(f"{name}: {min(missing)} is missing")
     if entry.get("phase") not in (None, *PHASES):
         raise BadRule(f"{name}: phase {entry['phase']!r}; expected one of {', '.join(PHASES)}")
-    if not entry.get("any") and not entry.get("witness"):
+    if not entry.get("any") and not entry.get("together") and not entry.get("witness"):
         raise BadRule(f"{name}: needs expressions (any) or the witness that shows it")
     for parameter, direction in entry.get("directions", {}).items():
         if direction not in DIRECTIONS:
             raise BadRule(f"{name}: direction of {parameter} is {direction!r}; expected {DIRECTIONS}")
     fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
-    defaults: dict[str, Any] = {"phase": None, "any": ()}
-    return Rule(**{**defaults, **fields})
+    together = tuple(tuple(map(_in_words, words)) for words in entry.get("together", ()))
+    expressions = (*fields.pop("any", ()), *map(AND.join, together))
+    return Rule(**{"phase": None, **fields, "any": expressions, "together": together})
