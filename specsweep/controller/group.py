@@ -221,7 +221,14 @@ class FollowersStep(MeetingStep):
                 item["state"] == "gone" or (item["position"] == position and item["state"] in wanted) for item in told
             )
 
-        self.until(arguments, arrived, f"{', '.join(names)}, which follow {self.host},")
+        try:
+            self.until(arguments, arrived, f"the word of {' and '.join(names)} on restart {position}")
+        except StepFailed as failure:
+            if arguments["state"] == "start":
+                run.note(failed={"at": "ready", "step": "follower", "reason": str(failure)})
+                raise
+            # The leader's own evidence is collected all the same.
+            remark(run, str(failure))
         told = {name: meeting.heard(name) for name in names}
         if arguments["state"] == "start":
             absent = [name for name, item in told.items() if item["state"] != "started"]
@@ -233,8 +240,17 @@ class FollowersStep(MeetingStep):
         for rank, name in enumerate(names, 1):
             item = told[name]
             if item.get("run") and item["position"] == position:
-                adopt(run, RunFolder(item["run"]), name, int(item.get("rank") or rank), first=item["first"])
+                try:
+                    adopt(run, RunFolder(item["run"]), name, int(item.get("rank") or rank), first=item["first"])
+                except (OSError, ValueError) as error:
+                    remark(run, f"the evidence of {name} could not be taken over: {error}")
         return {"changed": True}
+
+
+def remark(run: RunFolder, text: str) -> None:
+    configuration = run.configuration()
+    configuration.remarks.append(text)
+    record.write(run.path / "configuration.json", configuration)
 
 
 def without_cells(run: RunFolder) -> None:
