@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import datetime
+import re
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -319,15 +320,31 @@ def _notices(cells: pd.DataFrame) -> list[str]:
     if len(imported):
         tools = words.listed(_distinct(imported["source"]), 3)
         notices.append(f"Imported from {tools}: the definitions and the care are those of that tool.")
-    remarks = cells["remarks"][cells["remarks"].astype(bool)]
-    for text, amount in remarks.value_counts().head(5).items():
-        notices.append(f"{words.plural(int(amount), 'cell')}: {text}")
+    notices += _remarks(cells["remarks"][cells["remarks"].astype(bool)])
     if cells["prompts_reused"].any():
         amount = int(cells["prompts_reused"].sum())
         notices.append(
             f"{words.plural(amount, 'cell')} sent a prompt twice to one server: acceptance may be flattered."
         )
     return notices
+
+
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+def _remarks(remarks: pd.Series[str], most: int = 5) -> list[str]:
+    """Remarks of cells, those that differ in their numbers only as one with the range of its first number."""
+    alike: dict[str, list[str]] = {}
+    for text in remarks:
+        alike.setdefault(_NUMBER.sub("#", text), []).append(text)
+    said = []
+    for texts in sorted(alike.values(), key=len, reverse=True)[:most]:
+        text = texts[0]
+        firsts = sorted({float(found[0]) for one in texts if (found := _NUMBER.search(one))})
+        if len(firsts) > 1:
+            text = _NUMBER.sub(f"{firsts[0]:g} to {firsts[-1]:g}", text, count=1)
+        said.append(f"{words.plural(len(texts), 'cell')}: {text}")
+    return said
 
 
 def table(cells: pd.DataFrame, frame: pd.DataFrame) -> list[Row]:
