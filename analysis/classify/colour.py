@@ -22,7 +22,7 @@ _WRITTEN_ESC = re.compile(
 )
 # Without ESC: a reset anywhere; a colour only where no word or quote stands before it ("x[31m" is an index).
 _WITHOUT_ESC = re.compile(
-    rb"\[(?:0{1,2}|[34]9|2[2-9]|\d{1,3}(?:;\d{1,3}){1,8})m|(?<![\w\"'.])\[(?:[1-9]|[349][0-7]|10[0-7])m|\[m(?![\w-])"
+    rb"\[(?:0{1,2}|[34]9|2[2-9]|\d{1,3}(?:;\d{1,3}){1,8})m|(?<![\w\"'.])\[(?:[1-9]|[349][0-7]|10[0-7])m(?!\d)|\[m(?![\w\]-])"
 )
 _WITHOUT_ESC_TEXT = re.compile(_WITHOUT_ESC.pattern.decode())
 # One of these is in each coloured log: a reset follows a colour.

@@ -22,6 +22,7 @@ _AT_WORK = re.compile(r'(?:Decode|Prefill) batch|HTTP/1\.1" 200|Avg generation t
 # A program's own name and its complaint, within the last lines of the log.
 _PARSER_ERROR = re.compile(r"\s*(?:[\w./-]{1,60}(?: [\w-]{1,30})?: )?error: \S")
 LAST_WORDS = 3
+LAST_BYTES = 2_000
 _STARTED = re.compile(r"Application startup complete")
 NEARBY_CHARACTERS = 3_000
 _TASK_ERROR = re.compile(r"fatal: \[|FAILED! =>|UNREACHABLE! =>|\[ERROR\]: Task failed")
@@ -117,8 +118,9 @@ def _exact_first(findings: list[Finding]) -> list[Finding]:
 
 def _note_final_error(result: LogFindings) -> None:
     """A log that ends with an argument parser's complaint has failed, whatever usage text stands before it."""
-    scan = result.scan
-    lines = [line for line in prepare(scan.tail, scan.tail_first_line) if line.text.strip()]
+    before, end = result.scan.tail[:-LAST_BYTES], result.scan.tail[-LAST_BYTES:]
+    first_line = result.scan.tail_first_line + before.count(b"\n")
+    lines = [line for line in prepare(end, first_line) if line.text.strip()]
     for line in lines[-LAST_WORDS:]:
         if _PARSER_ERROR.match(line.text):
             shown = Line(result.source, line.number, line.shown[:SHOWN_CHARACTERS])
@@ -278,7 +280,8 @@ class _Progress:
         started = [m.order for m in markers if _STARTED.search(m.text) and m.order < scan.last_serving]
         self._ready = sorted(ready + started) if sign > 0 else []
         begins = [m.order for m in markers if m.expression.owner == "unit_start"]
-        ends = [m.order for m in matches if m.expression.role == "sign" and m.expression.owner == "consequence"]
+        signs = [match for match in matches if match.expression.role == "sign"]
+        ends = [m.order for m in signs if m.expression.owner in ("consequence", "start")]
         self._ends = sorted(begins + ends)
 
     def follows(self, order: float) -> bool:

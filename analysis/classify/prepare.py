@@ -179,8 +179,14 @@ def _without_dumps(lines: Iterable[PreparedLine]) -> Iterator[PreparedLine]:
         text = line.text
         inside = _block_at(text, inside)
         hidden = bool(inside) or bool(_DUMP.match(text) or _OPTION.match(text) or _ADVICE.search(text))
-        # A usage text itself says nothing, but an error that follows it does: its first line leaves a mark.
-        yield replace(line, text=("usage:" if _USAGE.match(text) else "")) if hidden else line
+        yield replace(line, text=_mark(text)) if hidden else line
+
+
+def _mark(text: str) -> str:
+    """What a hidden line leaves: that a usage text began (an error may follow), or that a server started."""
+    if _USAGE.match(text):
+        return "usage:"
+    return "server_args" if text.lstrip().startswith("server_args=") else ""
 
 
 def _block_at(text: str, inside: str) -> str:

@@ -37,6 +37,16 @@ def test_rewordings_keep_their_class() -> None:
     assert wrong == []
 
 
+def test_what_healthy_servers_say_is_no_failure() -> None:
+    """Notices, warnings and advice with scary words, each alone and all together, coloured or not."""
+    lines = (LOGS / "healthy_lines.txt").read_text(encoding="utf-8").splitlines()
+    assert len(lines) > 80
+    assert [line for line in lines if classify({"log": line.encode()}).klass != "none"] == []
+    assert classify({"log": "\n".join(lines).encode()}).klass == "none"
+    coloured = "\n".join(f"\x1b[33m{line}\x1b[0m" for line in lines)
+    assert classify({"log": coloured.encode()}).klass == "none"
+
+
 REAL = {
     "h200-bad_flag": ("config.arg.unrecognized", "unit_start"),
     "h200-draft_vocab_mismatch": ("model.draft.vocab_mismatch", "model_load"),

@@ -412,3 +412,79 @@ def test_memory_taken_before_the_start_explains_an_engine_that_ran_out() -> None
     assert (
         of("Load weight begin.", OOM, witnesses=Witnesses(gpu_memory_before={"0": 500.0})).klass == "mem.gpu.oom_load"
     )
+
+
+# --- colours, wrappers, usage texts, starts that went well after all -------------------------------------
+
+COLOURS = {
+    "escape": "\x1b[1;31m{}\x1b[0m",
+    "truecolor": "\x1b[38;2;255;0;0m{}\x1b[m",
+    "erase": "\x1b[2K{}\x1b[1A",
+    "hyperlink": "\x1b]8;;file:///a.py\x1b\\{}\x1b]8;;\x1b\\",
+    "charset": "\x1b(B{}\x1b(B",
+    "lost": "[31m{}[0m",
+    "json": "\\u001b[31m{}\\u001b[0m",
+    "rsyslog": "#033[31m{}#033[0m",
+    "caret": "^[[31m{}^[[0m",
+}
+
+
+@pytest.mark.parametrize("colour", COLOURS.values(), ids=COLOURS)
+@pytest.mark.parametrize("prefilter", ["auto", "python"])
+def test_a_colour_inside_a_message_hides_nothing(colour: str, prefilter: str) -> None:
+    text = f"RuntimeError: CUDA error: an {colour.format('illegal')} memory {colour.format('access')} was encountered"
+    verdict = classify({"engine": text.encode()}, prefilter=prefilter)
+    assert (verdict.klass, verdict.evidence[0].text) == (
+        "cuda.illegal_address",
+        ILLEGAL.replace("torch.Accelerator", "Runtime"),
+    )
+
+
+def test_a_colour_that_a_block_cuts_hides_nothing() -> None:
+    log = ("x\n" * 9 + "CUDA error: an \x1b[1;31millegal\x1b[0m memory access was encountered\n").encode()
+    for at in range(20, len(log)):
+        verdict = classify({"engine": [log[:at], log[at:]]})
+        assert (verdict.klass, verdict.evidence[0].line) == ("cuda.illegal_address", 10), at
+
+
+def test_brackets_that_are_no_colour_stay() -> None:
+    verdict = of("[model_runner.py:12] x[0] took [5m30s] for [m]: CUDA error: an illegal memory access was encountered")
+    assert "[model_runner.py:12] x[0] took [5m30s] for" in verdict.evidence[0].text
+
+
+def test_a_wrapper_shows_the_exception_under_it_and_is_grouped_by_it() -> None:
+    log = (
+        "[2026-06-01 10:00:09 TP0] Scheduler hit an exception: Traceback (most recent call last):\n"
+        '  File "/opt/engine/twist.py", line 7, in twist\n    raise\n{}: cannot twist 7 knobs\n' + SIGQUIT
+    )
+    one, other = of(log.format("FrobError")), of(log.format("KnobError"))
+    assert (one.klass, one.pointer) == ("serve.spec.crash", True)
+    assert [line.line for line in one.evidence] == [1, 4]
+    assert "FrobError in twist.py:twist" in one.advice
+    assert one.fingerprint != other.fingerprint
+
+
+@pytest.mark.parametrize("between", [0, 2_000])
+def test_a_usage_text_that_ends_in_an_error_is_never_none(between: int) -> None:
+    options = "\n".join(f"              [--option-{number} N]" for number in range(between))
+    verdict = of(f"usage: frob [-h]\n{options}\nfrob: error: knobs are to be twisted")
+    assert verdict.klass != "none"
+    assert verdict.evidence[-1].text == "frob: error: knobs are to be twisted"
+
+
+WORK = '[2026-06-01 10:02:00] INFO:     127.0.0.1:1 - "POST /generate HTTP/1.1" 200 OK'
+ALLOC = "E sched_reserve: could not allocate the compute buffer, doing it in another way"
+
+
+@pytest.mark.parametrize(
+    ("lines", "klass"),
+    [
+        ([ALLOC, READY, WORK], "none"),
+        ([ALLOC, READY], "mem.gpu.oom_compute_buffer"),
+        ([ALLOC, SIGQUIT, READY, WORK], "mem.gpu.oom_compute_buffer"),
+        ([ALLOC, "server_args=ServerArgs(x=1)", READY, WORK], "mem.gpu.oom_compute_buffer"),
+        ([READY, WORK, ALLOC], "mem.gpu.oom_compute_buffer"),
+    ],
+)
+def test_p11_a_start_that_went_well_after_all(lines: list[str], klass: str) -> None:
+    assert of(*lines).klass == klass
