@@ -22,9 +22,12 @@ _WORD_GAP = "\x00"
 # What healthy logs repeat all the time: taken as an anchor only where nothing better is in sight.
 _COMMON = frozenset(
     (
-        "batch", "cache", "checkpoint", "cuda graph", "draft", "error", "failed", "invalid", "kv cache",
-        "loading", "memory", "model", "slots", "speculative", "support", "target", "timeout", "token",
-        "tokens", "unknown",
+        "attention", "available", "backend", "batch", "buffer", "cache", "checkpoint", "compil", "context",
+        "cuda graph", "decod", "device", "draft", "engine", "error", "failed", "graph", "health", "invalid",
+        "kv cache", "limit", "loading", "memory", "model", "prefill", "process", "prompt", "request",
+        "scheduler", "server", "service", "slots", "speculati", "speculative", "speculative_", "start",
+        "support", "target", "timeout", "token", "tokenizer", "tokens", "unknown", "usage", "usage:", "value",
+        "worker",
     )
 )  # fmt: skip
 

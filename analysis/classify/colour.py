@@ -12,6 +12,9 @@ import re
 from collections.abc import Iterator
 
 LONGEST_SEQUENCE = 512
+# Sequences without a real ESC are looked for in both ends of a large block: who writes them colours often.
+SAMPLED_WHOLE = 1 << 18
+SAMPLE_BYTES = 1 << 15
 
 _WITH_ESC = re.compile(
     rb"\x1b(?:\[[0-?]{0,64}[ -/]{0,4}[@-~]|\][^\x07\x1b\n]{0,500}(?:\x07|\x1b\\)|[ -/]{1,2}[0-~]|[0-Z\\^-~])"
@@ -48,7 +51,8 @@ def plain(block: bytes) -> bytes:
     """A piece of a log without terminal sequences."""
     if b"\x1b" in block:
         block = _WITH_ESC.sub(b"", block)
-    if any(mark in block for mark in _RESETS):
+    sample = block if len(block) <= SAMPLED_WHOLE else block[:SAMPLE_BYTES] + block[-SAMPLE_BYTES:]
+    if any(mark in sample for mark in _RESETS):
         if any(mark in block for mark in _WRITTEN):
             block = _WRITTEN_ESC.sub(b"", block)
         block = _WITHOUT_ESC.sub(b"", block)
