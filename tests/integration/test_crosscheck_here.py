@@ -56,6 +56,7 @@ def shown(profile: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
     finally:
         ended = play("playbooks/restore.yml", folder)
     assert ended.returncode == 0, ended.stdout
+    assert "running again" not in ended.stdout, "a deployment that was measured is ended with one command"
     return sorted((folder / "results").iterdir())[1], done.stdout
 
 

@@ -110,6 +110,8 @@ def test_aiperf_flag_by_flag(profile: str, model: str) -> None:
     inputs = json.loads(flags.pop("--extra-inputs"))
     assert inputs == {"max_tokens": 64, "temperature": 0.0, "ignore_eos": True}
     assert flags.pop("--tokenizer") == ("builtin" if profile == "llamacpp" else "/m/kimi")
+    # This server closes connections that it announced to keep.
+    assert flags.pop("--connection-reuse-strategy", None) == ("never" if profile == "llamacpp" else None)
     assert flags == {
         "--model": model,
         "--url": "http://127.0.0.1:30000",

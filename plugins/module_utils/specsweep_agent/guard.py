@@ -165,7 +165,11 @@ def release(home: Path) -> dict[str, Any]:
     lease = read_lease(home)
     if lease is None:
         return {"restored": False, "reason": "no sweep holds this host"}
-    _lease(home).replace(home / DEPLOYED)
+    before = lease["before"]["unit"]
+    measured_only = before is not None and before == manager(lease["service"], home).installed_unit()
+    # What was only measured is still the deployment that it was: ending it brings back what ran before *that*.
+    kept = "lease.last.json" if measured_only and (home / DEPLOYED).exists() else DEPLOYED
+    _lease(home).replace(home / kept)
     return {"restored": True, "sweep_id": lease["sweep_id"], "started": [], "kept": lease["service"]}
 
 
