@@ -12,6 +12,9 @@ from typing import Any, Protocol
 
 # An anchor that hits again and again says nothing new; a scan keeps this many of each in a block.
 HITS_PER_BLOCK = 64
+# Lines that are remembered to hold no anchor (a few megabytes at most, and one block more).
+MOST_HARMLESS = 10_000
+LONGEST_HARMLESS = 400
 
 Hit = tuple[int, int]  # end offset in the block, number of the anchor
 
@@ -77,18 +80,24 @@ class PythonPrefilter:
     def __init__(self, anchors: list[str]) -> None:
         self._anchors = [anchor.encode() for anchor in anchors]
         self._undigited = [anchor.translate(None, _DIGITS) for anchor in self._anchors]
+        self._harmless: set[bytes] = set()  # lines without digits that hold no anchor
 
     def hits(self, block: bytes) -> list[Hit]:
-        kinds = b"\n".join(set(block.translate(_LOWER, _DIGITS).split(b"\n")))
+        unknown = set(block.translate(_LOWER, _DIGITS).split(b"\n")) - self._harmless
+        kinds = b"\n".join(unknown)
+        present = {undigited for undigited in self._undigited if undigited and undigited in kinds}
         low = b""
         ends: dict[int, list[int]] = {}
         for number, (anchor, undigited) in enumerate(zip(self._anchors, self._undigited, strict=True)):
-            if undigited and undigited not in kinds:
+            if undigited and undigited not in present:
                 continue
             low = low or block.translate(_LOWER)
             found = _ends(low, anchor)
             if found:
                 ends[number] = found
+        if len(self._harmless) < MOST_HARMLESS:
+            short = (line for line in unknown if len(line) < LONGEST_HARMLESS)
+            self._harmless.update(line for line in short if not any(text in line for text in present))
         return _kept(ends.items())
 
 
