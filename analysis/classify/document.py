@@ -31,8 +31,8 @@ To add a class, add one entry to the file of its family: `id`, `tier`, `phase`, 
 expression matches any white space, line ends included, and case is ignored. `together` lists expressions that
 must stand near each other on one line, in any order (`<name>`: the alternatives of `_words.yaml`). `before` and
 `after` must match earlier or later in the same log, `unless` must not match on the same line, `recovered_by`
-turns an error into a note if it matches later, `min_count` asks for several lines, `numbers` names a decision in `figures.py`, `beats` and
-`yields_to` say which other class is the better reading.
+turns an error into a note if it matches later, `min_count` asks for several lines, `numbers` names a
+decision in `figures.py`, `beats` and `yields_to` say which other class is the better reading.
 """
 
 
