@@ -17,7 +17,8 @@ from tests.hosts.machines import SMALL, Hosts, cells_of, configurations_of, show
 pytestmark = [pytest.mark.hosts, pytest.mark.xdist_group("hosts")]
 
 #: Succeeds while a load client measures.
-MEASURING = """pgrep -f "[l]oad_client" > /dev/null && newest=$(ls -t /var/lib/specsweep/runs/*/*/*/status.json | head -n 1)
+MEASURING = """pgrep -f "[l]oad_client" > /dev/null || exit 1
+    newest=$(ls -t /var/lib/specsweep/runs/*/*/*/status.json | head -n 1)
     grep -h '"state": "running".*"phase": "measure"' "$newest" """
 
 NASTY = [
