@@ -327,7 +327,7 @@ VARIABLES: tuple[Variable, ...] = (
         "order",
         "random or given",
         "random",
-        "Order inside a block: seeded random, or as given. (Ansible warns about this name; sweep_order is the same.)",
+        "Order inside a block: seeded random, or as given; sweep_order is the same without Ansible's warning.",
         _choice("random", "given"),
     ),
     Variable("seed", "a whole number of at least 0", 1, "Seed of the order and of sampling.", _whole_from(0)),

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 #: What cells of one panel share, beside the settings that vary.
-SAME_WORK = ("sweep_id", "host", "engine", "model", "prompts", "output_tokens")
+SAME_WORK = ("sweep_id", "host", "engine", "source", "model", "prompts", "output_tokens")
 VARIANT = ("method", "topk", "drafter")
 
 
