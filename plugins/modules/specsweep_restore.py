@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.specsweep_agent import guard
-from ansible.module_utils.specsweep_agent.service import ServiceError
+from ansible.module_utils.specsweep_agent.service import ServiceError, manager
 
 DOCUMENTATION = r"""
 module: specsweep_restore
@@ -41,6 +41,9 @@ def main() -> None:
         told = guard.release(home) if module.params["keep"] else guard.restore(home, module.params["deployed"])
     except ServiceError as error:
         module.fail_json(msg=f"the host could not be given back: {error}")
+    if told["restored"] and lease:
+        # It would notice by itself within a second; a host that was given back has no process of ours at once.
+        manager(lease["service"], home).end(guard.GUARD)
     module.exit_json(changed=told["restored"], **told)
 
 
