@@ -18,10 +18,6 @@ class CallbackModule(Default):
     CALLBACK_TYPE = "stdout"
     CALLBACK_NAME = "specsweep"
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._shown_failures = 0
-
     @property
     def _loud(self) -> bool:
         return self._display.verbosity > 0

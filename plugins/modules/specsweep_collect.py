@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.specsweep_agent import evidence, guard, redact
+from ansible.module_utils.specsweep_agent import evidence, guard, host, redact
 from ansible.module_utils.specsweep_agent.service import manager
 
 DOCUMENTATION = r"""
@@ -41,7 +41,7 @@ def main() -> None:
         }
     )
     given = module.params
-    home, run = Path(given["home"]), Path(given["run"])
+    home, run = host.home_folder(given["home"]), Path(given["run"])
     try:
         guard.renew(home, given["sweep_id"], given["lease_s"])
     except guard.Locked as error:

@@ -86,8 +86,7 @@ def main() -> None:
         }
     )
     given = module.params
-    default = Path("/var/lib/specsweep") if os.geteuid() == 0 else Path.home() / ".local/share/specsweep"
-    home = Path(given["home"]) if given["home"] else default
+    home = host.home_folder(given["home"])
     try:
         home.mkdir(parents=True, exist_ok=True)
     except OSError as error:

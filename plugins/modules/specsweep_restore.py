@@ -3,11 +3,8 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.specsweep_agent import guard
+from ansible.module_utils.specsweep_agent import guard, host
 from ansible.module_utils.specsweep_agent.service import ServiceError, manager
 
 DOCUMENTATION = r"""
@@ -31,8 +28,7 @@ def main() -> None:
             "deployed": {"type": "bool", "default": False},
         }
     )
-    default = Path("/var/lib/specsweep") if os.geteuid() == 0 else Path.home() / ".local/share/specsweep"
-    home = Path(module.params["home"]) if module.params["home"] else default
+    home = host.home_folder(module.params["home"])
     lease = guard.read_lease(home)
     wanted = module.params["sweep_id"]
     if lease and wanted and lease["sweep_id"] != wanted:

@@ -12,6 +12,13 @@ from typing import Any
 from .service import ServiceError, booted_with_systemd, run
 
 
+def home_folder(given: str) -> Path:
+    """Folder of specsweep on this host: the given one, else the place of root or of the user."""
+    if given:
+        return Path(given)
+    return Path("/var/lib/specsweep") if os.geteuid() == 0 else Path.home() / ".local/share/specsweep"
+
+
 def describe(home: Path) -> dict[str, Any]:
     """Facts of the host record (specsweep/record.py: Host)."""
     gpus = gpu_list()
