@@ -152,6 +152,7 @@ def test_a_second_sweep_is_refused_while_the_first_holds_the_host(
         "before": {"unit": None, "environment": None, "active": False, "replaced": []},
         "expires_unix_s": time.time() + 600,
     }
+    hosts.sh("gpu1", "mkdir -p /var/lib/specsweep")
     hosts.put("gpu1", "/var/lib/specsweep/lease.json", json.dumps(lease))
     try:
         done = hosts.play(
